@@ -1,0 +1,108 @@
+#include "foresail/base/document.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "foresail/base/error.h"
+
+namespace foresail {
+namespace {
+
+void emit(YAML::Emitter& out, const Document& node) {
+  if (node.is_object()) {
+    out << YAML::BeginMap;
+    for (const auto& [key, value] : node.items()) {
+      out << YAML::Key << key << YAML::Value;
+      emit(out, value);
+    }
+    out << YAML::EndMap;
+  } else if (node.is_array()) {
+    const bool is_flat =
+        std::ranges::none_of(node, [](const Document& item) { return item.is_structured(); });
+    out << (is_flat ? YAML::Flow : YAML::Block) << YAML::BeginSeq;
+    for (const Document& item : node) emit(out, item);
+    out << YAML::EndSeq;
+  } else if (node.is_string()) {
+    // Quoted, so that "1e3", "true" or "null" stay text when read back.
+    out << YAML::DoubleQuoted << node.get<std::string>();
+  } else if (node.is_null()) {
+    out << YAML::Null;
+  } else {
+    out << node.dump();  // a plain scalar, every digit kept
+  }
+}
+
+}  // namespace
+
+std::string to_yaml(const Document& document) {
+  YAML::Emitter out;
+  emit(out, document);
+  return std::string(out.c_str()) + "\n";
+}
+
+Document parse_json(std::string_view text, const std::string& name) {
+  try {
+    return Document::parse(text);
+  } catch (const Document::parse_error& problem) {
+    const auto upto = text.substr(0, std::min(problem.byte, text.size()));
+    const auto line = 1 + std::ranges::count(upto, '\n');
+    throw Error(ErrorCode::InvalidInput, fmt::format("{}:{}: not valid JSON", name, line));
+  }
+}
+
+void write_file(const std::filesystem::path& path, std::string_view text) {
+  const auto fail = [&](const char* what) {
+    throw Error(ErrorCode::Io,
+                fmt::format("{}: cannot {}: {}", path.string(), what, std::strerror(errno)));
+  };
+  std::filesystem::path temporary = path;
+  temporary += fmt::format(".{}.part", ::getpid());
+  {
+    std::ofstream out(temporary, std::ios::binary);
+    if (!out) fail("write");
+    out.write(text.data(), static_cast<std::streamsize>(text.size()));
+    out.flush();
+    if (!out) {
+      const int saved = errno;
+      std::error_code ignored;
+      std::filesystem::remove(temporary, ignored);
+      errno = saved;
+      fail("write");
+    }
+  }
+  std::error_code problem;
+  std::filesystem::rename(temporary, path, problem);
+  if (problem) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary, ignored);
+    throw Error(ErrorCode::Io,
+                fmt::format("{}: cannot replace: {}", path.string(), problem.message()));
+  }
+}
+
+std::string read_file(const std::filesystem::path& path) {
+  std::error_code problem;
+  if (!std::filesystem::exists(path, problem)) {
+    throw Error(ErrorCode::NotFound, fmt::format("{}: no such file", path.string()));
+  }
+  if (std::filesystem::is_directory(path, problem)) {
+    throw Error(ErrorCode::InvalidInput, fmt::format("{}: is a folder, not a file", path.string()));
+  }
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in || text.fail()) {
+    if (in && std::filesystem::file_size(path, problem) == 0) return {};
+    throw Error(ErrorCode::Io, fmt::format("{}: cannot be read", path.string()));
+  }
+  return text.str();
+}
+
+}  // namespace foresail

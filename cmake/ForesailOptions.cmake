@@ -1,0 +1,75 @@
+# What is built, and with what. AUTO takes a dependency if it is found, ON demands it, OFF
+# ignores it.
+#
+#   FORESAIL_WITH_TORCH   libtorch and Gloo: the runtime and foresail-worker
+#   FORESAIL_WITH_CUDA    the CUDA Toolkit
+#   FORESAIL_WITH_NCCL    NCCL
+#   FORESAIL_BUILD_PYTHON the Python extension (set by `pip install .`)
+#   FORESAIL_BUILD_BENCH  the benchmarks in bench/
+#
+# Sets FORESAIL_HAS_{TORCH,CUDA,NCCL} and foresail_feature_summary(), which says what came of it.
+foreach(feature TORCH CUDA NCCL)
+  set(FORESAIL_WITH_${feature} AUTO CACHE STRING "AUTO, ON or OFF")
+  set_property(CACHE FORESAIL_WITH_${feature} PROPERTY STRINGS AUTO ON OFF)
+  if(NOT FORESAIL_WITH_${feature} MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR
+      "FORESAIL_WITH_${feature}: \"${FORESAIL_WITH_${feature}}\" is not one of AUTO, ON, OFF")
+  endif()
+  set(FORESAIL_HAS_${feature} FALSE)
+endforeach()
+option(FORESAIL_BUILD_PYTHON "Build the Python extension" OFF)
+option(FORESAIL_BUILD_BENCH "Build the benchmarks" OFF)
+
+# The first argument is the feature, the second what stands in the summary, the rest must all be
+# true for the feature to be there.
+macro(foresail_feature feature text)
+  set(FORESAIL_HAS_${feature} TRUE)
+  foreach(foresail_condition ${ARGN})
+    if(NOT ${foresail_condition})
+      set(FORESAIL_HAS_${feature} FALSE)
+    endif()
+  endforeach()
+  set(foresail_text_${feature} "${text}")
+  if(FORESAIL_WITH_${feature} STREQUAL ON AND NOT FORESAIL_HAS_${feature})
+    message(FATAL_ERROR "FORESAIL_WITH_${feature} is ON, but ${ARGN} is false: nothing was found")
+  endif()
+endmacro()
+
+if(NOT FORESAIL_WITH_TORCH STREQUAL OFF)
+  find_package(Torch QUIET)
+  find_package(Gloo QUIET)
+  foresail_feature(TORCH "libtorch ${Torch_VERSION}, Gloo ${Gloo_VERSION}" Torch_FOUND Gloo_FOUND)
+endif()
+if(NOT FORESAIL_WITH_CUDA STREQUAL OFF)
+  find_package(CUDAToolkit QUIET)
+  foresail_feature(CUDA "CUDA Toolkit ${CUDAToolkit_VERSION}" CUDAToolkit_FOUND)
+endif()
+if(NOT FORESAIL_WITH_NCCL STREQUAL OFF)
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+  mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
+  foresail_feature(NCCL "NCCL in ${NCCL_LIBRARY}" NCCL_INCLUDE_DIR NCCL_LIBRARY)
+endif()
+
+function(foresail_feature_summary)
+  message(STATUS "Foresail ${PROJECT_VERSION}, ${CMAKE_BUILD_TYPE}")
+  foreach(feature TORCH CUDA NCCL)
+    if(FORESAIL_HAS_${feature})
+      message(STATUS "  ${feature}: ${foresail_text_${feature}}")
+    elseif(FORESAIL_WITH_${feature} STREQUAL OFF)
+      message(STATUS "  ${feature}: off")
+    else()
+      message(STATUS "  ${feature}: not found")
+    endif()
+  endforeach()
+  if(FORESAIL_HAS_TORCH)
+    message(STATUS "  runtime and foresail-worker: built, on CPUs over Gloo")
+  else()
+    message(STATUS "  runtime and foresail-worker: not built (they need libtorch and Gloo)")
+  endif()
+  if(FORESAIL_HAS_CUDA)
+    message(STATUS "  CUDA and NCCL are looked for, but no target of this version uses them")
+  endif()
+  message(STATUS "  Python extension: ${FORESAIL_BUILD_PYTHON}")
+  message(STATUS "  benchmarks: ${FORESAIL_BUILD_BENCH}")
+endfunction()

@@ -1,0 +1,35 @@
+/// \file
+/// What the training software does, apart from the layout: switches and one host constant, never a
+/// factor per source.
+#pragma once
+
+#include "foresail/base/document.h"
+#include "foresail/base/units.h"
+#include "foresail/base/yaml.h"
+
+namespace foresail::models {
+
+struct Stack {
+  /// Core attention as one kernel that never stores the score matrix and skips the causal half.
+  bool flash_attention = true;
+  /// bias + GeLU, bias + dropout + add, and scale + mask + softmax as single kernels.
+  bool fused_kernels = true;
+  /// Backward: the tensor-parallel collective of an input gradient runs under the weight-gradient
+  /// GEMM, and the re-gather under the input-gradient GEMM (Megatron-LM since 2022).
+  bool async_tensor_parallel = true;
+  /// Without sequence parallelism: stages exchange 1/tp of the tensor and gather it over NVLink
+  /// (SC'21 section 4.1).
+  bool scatter_gather = true;
+  /// Recomputation stops before the last GEMM of a block (PyTorch's non-reentrant checkpoint).
+  bool early_stop_recompute = false;
+  /// Time the host needs to launch one kernel; a layer cannot run faster than its launches.
+  Duration host_per_kernel{};
+
+  friend bool operator==(const Stack&, const Stack&) = default;
+};
+
+/// Reads the scenario's `stack` mapping; absent keys keep the defaults above.
+Stack read_stack(const Yaml& node);
+Document to_document(const Stack& stack);
+
+}  // namespace foresail::models

@@ -1,0 +1,73 @@
+/// \file
+/// How the model is split, and the one validator of that choice.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "foresail/base/document.h"
+#include "foresail/base/names.h"
+#include "foresail/base/yaml.h"
+#include "foresail/models/model.h"
+#include "foresail/models/operators.h"
+#include "foresail/program/axes.h"
+#include "foresail/program/training.h"
+
+namespace foresail::planner {
+
+/// Schedules that this version lowers.
+enum class ScheduleKind { Gpipe, OneForwardOneBackward, Interleaved };
+
+struct Overlap {
+  bool tp = false;  ///< tensor-parallel collectives pipelined with their GEMMs
+  bool pp = false;  ///< sends and receives decoupled from compute
+  bool dp = false;  ///< gradients per chunk during backward, parameters prefetched
+  friend bool operator==(const Overlap&, const Overlap&) = default;
+};
+
+struct Layout {
+  int tp = 1, cp = 1, ep = 1, dp = 1, pp = 1;
+  int v = 1;           ///< virtual stages (chunks) per rank
+  int group_size = 0;  ///< microbatches per interleaving group (G); 0: pp
+  ScheduleKind schedule = ScheduleKind::OneForwardOneBackward;
+  std::int64_t microbatch_size = 1;
+  bool sequence_parallel = false;
+  int zero_stage = 0;
+  models::Recompute recompute = models::Recompute::None;
+  std::array<program::Axis, program::kAxisCount> rank_order{program::Axis::Tp, program::Axis::Cp,
+                                                            program::Axis::Ep, program::Axis::Dp,
+                                                            program::Axis::Pp};
+  Overlap overlap;
+
+  int world_size() const { return tp * cp * dp * pp; }
+  program::RankGrid grid() const;
+  friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+/// Keys of design section 7 plus `group_size`; absent degrees are 1, `schedule` defaults to 1f1b
+/// (interleaved if v > 1).
+Layout read_layout(const Yaml& node);
+Document to_document(const Layout& layout);
+
+/// A broken law: `name` is stable ("heads_by_tp"), `message` has every term:
+/// "heads 96 % tp 7 = 5, must be 0".
+struct BrokenLaw {
+  std::string name;
+  std::string message;
+};
+
+/// All broken laws (facts: Megatron-LM's constraints), one message per law; empty if legal.
+/// `devices` is the size of the cluster.
+std::vector<BrokenLaw> check_laws(const models::Model& model, const Layout& layout,
+                                  const program::Training& training, int devices);
+
+}  // namespace foresail::planner
+
+namespace foresail {
+template <>
+inline constexpr auto kNames<planner::ScheduleKind> = std::to_array<Named<planner::ScheduleKind>>(
+    {{planner::ScheduleKind::Gpipe, "gpipe"},
+     {planner::ScheduleKind::OneForwardOneBackward, "1f1b"},
+     {planner::ScheduleKind::Interleaved, "interleaved"}});
+}  // namespace foresail

@@ -1,0 +1,171 @@
+/// \file
+/// The contract between planner, simulator and runtime: what each rank does in one step.
+///
+/// A Program is stored once per *stage class* (all ranks with the same pipeline coordinate run the
+/// same ops) and instantiated per rank by substitution: a Send to `peer_stage` goes to the rank
+/// with that pp coordinate and otherwise equal coordinates; a Collective runs on the sender's own
+/// group of the named communicator.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "foresail/base/id.h"
+#include "foresail/base/kernel.h"
+#include "foresail/program/axes.h"
+
+namespace foresail::program {
+
+using OpId = Id<struct OpTag>;                      ///< index of an op within its stage
+using CommunicatorId = Id<struct CommunicatorTag>;  ///< index into Program::communicators
+using KernelListId = Id<struct KernelListTag>;      ///< index into Program::kernel_lists
+
+enum class OpKind { Compute, Send, Recv, Collective, Host };
+
+/// What a Compute op runs. Backward is BackwardInput and BackwardWeight in one.
+enum class Pass { Forward, Backward, BackwardInput, BackwardWeight, Optimizer };
+
+/// What a message or an end-of-step collective carries.
+enum class Payload {
+  None,
+  Activation,          ///< Send, Recv: output of a forward pass
+  Gradient,            ///< Send, Recv: gradient of a stage's input
+  ChunkGradients,      ///< dp: gradients of one chunk (or bucket)
+  ChunkParameters,     ///< dp: parameters of one chunk
+  EmbeddingGradients,  ///< tied embeddings: first and last stage (pp), then dp as a bucket of its
+                       ///< own
+  EmbeddingParameters,
+  ReplicatedGradients,  ///< tp: gradients of norms and biases that saw only a sequence shard
+  StepScalars           ///< two fp32 sums over all ranks: squared gradient norm, loss
+};
+
+enum class HostWork { None, LoadBatch };
+
+/// A communicator is declared once; ranks create their groups in the order of declaration.
+struct Communicator {
+  std::string name;  ///< "tp", "dp", "pp", "embedding", "world"
+  AxisSet axes;      ///< members differ in these coordinates only
+  /// Restricts the pp coordinate of the members (the embedding group: first and last). Empty: all.
+  std::vector<int> stages;
+  friend bool operator==(const Communicator&, const Communicator&) = default;
+};
+
+/// The kernels of one pass over one chunk, in issue order. `communicator` of a Collective kernel
+/// is the one whose name equals its lane ("tp", "cp", "ep").
+struct KernelList {
+  std::string name;  ///< "stage3.chunk1.forward"
+  std::vector<Kernel> kernels;
+  friend bool operator==(const KernelList&, const KernelList&) = default;
+};
+
+struct Op {
+  OpKind kind = OpKind::Compute;
+  Lane lane = Lane::Compute;
+  Pass pass = Pass::Forward;  ///< Compute
+  int chunk = -1;             ///< local chunk: global stage is chunk * pp + stage; -1: whole rank
+  int microbatch = -1;        ///< -1: once per step
+  KernelListId kernels{};     ///< Compute
+  Payload payload = Payload::None;
+  int peer_stage = -1;  ///< Send, Recv
+  Collective collective = Collective::AllReduce;
+  CommunicatorId communicator{};  ///< Collective, Send, Recv
+  Bytes bytes;                    ///< Collective (nccl-tests' convention), Send, Recv
+  DType dtype = DType::Fp32;
+  HostWork host = HostWork::None;
+  /// Ops of the same stage that must have finished, beyond the order of the own lane.
+  std::vector<OpId> after;
+  friend bool operator==(const Op&, const Op&) = default;
+};
+
+/// What all ranks of one pipeline coordinate do. Each lane runs its ops in the order in which they
+/// stand here; ops of different lanes are ordered by `after` alone.
+struct StageProgram {
+  IdVector<OpId, Op> ops;
+};
+
+/// Bytes a rank of this stage needs, by category; `peak` is what the verifier compares.
+struct MemoryNeed {
+  Bytes parameters, gradients, optimizer, activations, buffers;
+  Bytes peak() const { return parameters + gradients + optimizer + activations + buffers; }
+  friend bool operator==(const MemoryNeed&, const MemoryNeed&) = default;
+};
+
+struct Program {
+  RankGrid grid;
+  int chunks = 1;  ///< local chunks per stage (v; with pp = 1 the buckets, see planner/lower.h)
+  int microbatches = 1;                     ///< per data-parallel replica
+  std::vector<Communicator> communicators;  ///< indexed by CommunicatorId, in creation order
+  std::vector<KernelList> kernel_lists;     ///< indexed by KernelListId
+  std::vector<StageProgram> stages;         ///< indexed by pp coordinate
+  std::vector<MemoryNeed> memory;           ///< indexed by pp coordinate
+  Bytes memory_limit;                       ///< of one device
+
+  const StageProgram& of(RankId rank) const;
+  /// The members of `communicator` that `rank` shares it with, in increasing rank; empty if `rank`
+  /// is not a member.
+  std::vector<RankId> members(CommunicatorId communicator, RankId rank) const;
+  /// The rank at `peer_stage` with otherwise equal coordinates.
+  RankId peer(RankId rank, int peer_stage) const;
+};
+
+/// The text form: one line per declaration, kernel and op, stable, meant for reading and diffing.
+/// `parse_program(to_text(p))` equals `p`. parse throws Error{InvalidInput} with `name`, line and
+/// reason.
+std::string to_text(const Program& program);
+Program parse_program(std::string_view text, const std::string& name);
+
+/// One line of the text form, as it is hashed and shown in messages:
+/// "compute forward chunk 1 microbatch 3", "send activation chunk 0 microbatch 2 to stage 1 ...".
+std::string describe(const Op& op);
+
+/// SHA-256 over the ops that `rank` runs, in program order with peers and members substituted.
+/// The executor feeds the same lines for what it executed, and must get the same digest.
+class ProgramDigest {
+ public:
+  void add(const Program& program, RankId rank, OpId op);
+  std::string hex() const;
+
+ private:
+  std::string lines_;
+};
+
+/// The digest of a whole Program: that of to_text(program).
+std::string program_digest(const Program& program);
+
+bool operator==(const StageProgram& a, const StageProgram& b);
+bool operator==(const Program& a, const Program& b);
+
+}  // namespace foresail::program
+
+namespace foresail {
+template <>
+inline constexpr auto kNames<program::OpKind> =
+    std::to_array<Named<program::OpKind>>({{program::OpKind::Compute, "compute"},
+                                           {program::OpKind::Send, "send"},
+                                           {program::OpKind::Recv, "recv"},
+                                           {program::OpKind::Collective, "collective"},
+                                           {program::OpKind::Host, "host"}});
+template <>
+inline constexpr auto kNames<program::Pass> =
+    std::to_array<Named<program::Pass>>({{program::Pass::Forward, "forward"},
+                                         {program::Pass::Backward, "backward"},
+                                         {program::Pass::BackwardInput, "backward_input"},
+                                         {program::Pass::BackwardWeight, "backward_weight"},
+                                         {program::Pass::Optimizer, "optimizer"}});
+template <>
+inline constexpr auto kNames<program::Payload> = std::to_array<Named<program::Payload>>(
+    {{program::Payload::None, "none"},
+     {program::Payload::Activation, "activation"},
+     {program::Payload::Gradient, "gradient"},
+     {program::Payload::ChunkGradients, "chunk_gradients"},
+     {program::Payload::ChunkParameters, "chunk_parameters"},
+     {program::Payload::EmbeddingGradients, "embedding_gradients"},
+     {program::Payload::EmbeddingParameters, "embedding_parameters"},
+     {program::Payload::ReplicatedGradients, "replicated_gradients"},
+     {program::Payload::StepScalars, "step_scalars"}});
+template <>
+inline constexpr auto kNames<program::HostWork> = std::to_array<Named<program::HostWork>>(
+    {{program::HostWork::None, "none"}, {program::HostWork::LoadBatch, "load_batch"}});
+}  // namespace foresail

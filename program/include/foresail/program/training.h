@@ -1,0 +1,35 @@
+/// \file
+/// Batch, optimizer, precision and data of a job.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "foresail/base/dtype.h"
+#include "foresail/base/names.h"
+
+namespace foresail::program {
+
+enum class Optimizer { Adam, Lamb };
+
+struct Training {
+  std::int64_t global_batch_size = 1;  ///< samples per step
+  std::int64_t sequence_length = 1;    ///< tokens per sample
+  DType precision = DType::Bf16;       ///< of parameters and activations
+  /// Of accumulated and reduced gradients; fp32 is Megatron's default.
+  DType gradient_dtype = DType::Fp32;
+  Optimizer optimizer = Optimizer::Adam;
+  double learning_rate = 3e-4;
+  double clip = 1.0;  ///< global gradient norm; 0: none
+  int steps = 1;
+  std::string data;  ///< a text file, or empty
+  friend bool operator==(const Training&, const Training&) = default;
+};
+
+}  // namespace foresail::program
+
+namespace foresail {
+template <>
+inline constexpr auto kNames<program::Optimizer> = std::to_array<Named<program::Optimizer>>(
+    {{program::Optimizer::Adam, "adam"}, {program::Optimizer::Lamb, "lamb"}});
+}  // namespace foresail
