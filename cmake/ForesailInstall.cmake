@@ -1,5 +1,5 @@
-# foresail_install(): the package files, and the data that a name in a scenario resolves to.
-# Called once, after all modules.
+# foresail_install(): the package files, and the scenarios as examples beside the catalogues, which
+# their modules install. Called once, after all modules.
 include(CMakePackageConfigHelpers)
 
 function(foresail_install)
@@ -19,12 +19,6 @@ function(foresail_install)
     COMPATIBILITY SameMinorVersion)
   install(FILES ${PROJECT_BINARY_DIR}/foresailConfig.cmake
     ${PROJECT_BINARY_DIR}/foresailConfigVersion.cmake DESTINATION ${package_dir})
-  foreach(folder models/catalogue topologies/catalogue scenarios)
-    if(IS_DIRECTORY ${PROJECT_SOURCE_DIR}/${folder})
-      cmake_path(GET folder PARENT_PATH parent)
-      install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}
-        DESTINATION ${foresail_data_dir}/${parent} FILES_MATCHING PATTERN "*.yaml"
-        PATTERN include EXCLUDE PATTERN src EXCLUDE)
-    endif()
-  endforeach()
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/scenarios DESTINATION ${foresail_data_dir}
+    FILES_MATCHING PATTERN "*.yaml" PATTERN include EXCLUDE PATTERN src EXCLUDE)
 endfunction()

@@ -55,7 +55,9 @@ void check(const Model& model);
 Model read_model(const Yaml& node);
 
 /// Wherever a model is accepted: a mapping, a path (relative to the file that `node` stands in) or
-/// a catalogue name. `search` are the folders of models/catalogue to look in, in order.
+/// a catalogue name. `search` are the folders of models/catalogue to look in, in order. A mapping
+/// with a `base` (path or name) takes that model and replaces what its other keys say; sizes that
+/// followed from a replaced one are derived anew.
 Model resolve_model(const Yaml& node, const std::vector<std::filesystem::path>& search);
 
 /// Our schema, complete, sorted; read_model(to_document(m)) == m.
@@ -73,7 +75,8 @@ struct ParameterCount {
   std::int64_t head = 0;       ///< output layer if untied
   std::int64_t total() const { return attention + mlp + norms + embedding + head; }
 };
-ParameterCount count_parameters(const Model& model);
+/// `sequence_length` sizes the position table where max_positions is 0.
+ParameterCount count_parameters(const Model& model, std::int64_t sequence_length = 0);
 
 /// Which FLOPs count as "model FLOPs". All are 3 x forward, without recomputation.
 enum class FlopFormula {

@@ -4,6 +4,14 @@
 ///
 /// Notation: s sequence, b microbatch size, h hidden, t tp, c cp, T = s b / c tokens,
 /// Ts = T / t under sequence parallelism, else T; e bytes of one element.
+///
+/// Serial block: norm1, qkv, attention, proj, add1, norm2, fc1, activation, fc2, add2. The parallel
+/// block keeps norm1 and add2 and sums proj and fc2 inside the GEMMs. With rotary positions `rope`
+/// follows qkv. Unfused attention is attention.scores, softmax, attention.context. Backward kernels
+/// are named after the layer: `fc1.dgrad` (input gradient), `fc1.wgrad` (weight gradient),
+/// `norm1.backward`. Collectives: tp.gather_X (all-gather in front of X), tp.reduce_X (behind it),
+/// tp.gather_grad_X, tp.regather_X, tp.scatter_X in backward; cp.gather_kv, cp.regather_kv,
+/// cp.scatter_kv. Suffixes: `.recompute`; `.0` to `.3` for chunks of overlapped collectives.
 #pragma once
 
 #include <string>
@@ -25,6 +33,7 @@ struct Split {
   bool sequence_parallel = false;
   std::int64_t microbatch_size = 1;
   std::int64_t sequence_length = 1;
+  /// Of activations and GEMMs. Fp8: the GEMMs of the layers run in fp8, all else in bf16.
   DType dtype = DType::Bf16;
   Recompute recompute = Recompute::None;
   /// Tensor-parallel collectives cut in `kOverlapChunks` and pipelined with their GEMMs, forward
@@ -56,7 +65,8 @@ Work embedding_work(const Model& model, const Split& split);
 /// Final norm, output layer and vocabulary-parallel cross-entropy of the last stage.
 Work head_work(const Model& model, const Split& split);
 
-/// Appends `more`, shifting its `after` indices.
+/// Appends `more`, shifting its `after` indices. Its first kernel also waits for the collectives of
+/// `list` that nothing in it waited for.
 void append(std::vector<Kernel>& list, const std::vector<Kernel>& more);
 
 /// Parameters held by one rank, for one layer / the embedding / the head (final norm included;
@@ -67,7 +77,8 @@ struct RankParameters {
   std::int64_t total() const { return sharded + replicated; }
 };
 RankParameters layer_parameters(const Model& model, int tp);
-RankParameters embedding_parameters(const Model& model, int tp);
+/// `sequence_length` sizes the position table where max_positions is 0.
+RankParameters embedding_parameters(const Model& model, int tp, std::int64_t sequence_length = 0);
 RankParameters head_parameters(const Model& model, int tp, bool own_copy);
 
 }  // namespace foresail::models

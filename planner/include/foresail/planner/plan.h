@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "foresail/base/document.h"
+#include "foresail/base/yaml.h"
 #include "foresail/models/model.h"
 #include "foresail/models/stack.h"
 #include "foresail/planner/layout.h"
@@ -14,6 +15,7 @@
 #include "foresail/program/program.h"
 #include "foresail/program/training.h"
 #include "foresail/topologies/cluster.h"
+#include "foresail/topologies/network_options.h"
 
 namespace foresail::planner {
 
@@ -24,11 +26,17 @@ struct Plan {
   models::Stack stack;
   program::Placement placement;
   program::Training training;
+  topologies::NetworkOptions network;
   std::uint64_t seed = 1;
 
   /// SHA-256 of the canonical form: sorted keys, SI integers, the digest left out.
   std::string digest() const;
 };
+
+/// Keys of design section 7's `training` plus gradient_dtype, learning_rate and clip. Required:
+/// global_batch_size and sequence_length.
+program::Training read_training(const Yaml& node);
+Document to_document(const program::Training& training);
 
 Document to_document(const Plan& plan);  ///< with `foresail_plan: 1` and the digest
 /// Reads a Plan file and refuses one whose digest does not equal the recomputed one:
@@ -62,8 +70,10 @@ struct LowerOptions {
 /// program::verify except possibly its memory rule.
 ///
 /// With pp = 1 the local chunks are gradient buckets: one if overlap.dp is off, else groups of
-/// consecutive layers of at least max(40 M, 1 M * dp) parameters (ZeRO-3: one layer each); passes
-/// run through them in order, so that gradients leave while earlier layers are still in backward.
+/// consecutive layers of at least max(40 M, 1 M * dp * cp) parameters, closed from the last layer
+/// on, so that only the first may be smaller (ZeRO-3: one layer each, with overlap or without);
+/// passes run through them in order, so that gradients leave while earlier layers are still in
+/// backward. Without anyone to reduce with (dp * cp = 1) there is one.
 program::Program lower(const Plan& plan, const LowerOptions& options = {});
 
 /// First and one-past-last layer of a global stage (chunk * pp + stage), and what else it holds.

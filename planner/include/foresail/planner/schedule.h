@@ -45,7 +45,7 @@ struct PassCosts {
   double forward = 1;  ///< of one chunk, indexed [stage][chunk] if the tables below are not empty
   double backward = 2;
   double message = 0;  ///< from the end of a pass to the start of the pass that needs its output
-  std::vector<std::vector<double>> forward_of, backward_of;
+  std::vector<std::vector<double>> forward_of{}, backward_of{};
   bool blocking = false;  ///< a stage waits for its own sends (overlap.pp off)
 };
 

@@ -116,8 +116,8 @@ struct Program {
 std::string to_text(const Program& program);
 Program parse_program(std::string_view text, const std::string& name);
 
-/// One line of the text form, as it is hashed and shown in messages:
-/// "compute forward chunk 1 microbatch 3", "send activation chunk 0 microbatch 2 to stage 1 ...".
+/// The head of an op's line in the text form, as it is shown in messages and timelines:
+/// "compute forward chunk 1 microbatch 3", "send activation chunk 0 microbatch 2 to stage 1".
 std::string describe(const Op& op);
 
 /// SHA-256 over the ops that `rank` runs, in program order with peers and members substituted.

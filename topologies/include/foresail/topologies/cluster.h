@@ -42,7 +42,11 @@ struct FabricSpec {
   Bandwidth uplink_bandwidth;   ///< of one uplink, one direction, all tiers
   int leaves_per_pod = 0;       ///< three tiers: leaves below one set of aggregation switches
   int aggregation_uplinks = 0;  ///< three tiers: uplinks per aggregation switch
-  Duration link_latency{};      ///< cable and switch, per hop
+  PodOrder pod_order = PodOrder::Group;  ///< three tiers: which leaves form a pod
+  /// Ports of one switch at uplink_bandwidth (slower NICs split a port); 0: any number. The top
+  /// tier then has the fewest switches whose ports suffice, else one per uplink.
+  int switch_ports = 0;
+  Duration link_latency{};  ///< cable and switch, per hop
   friend bool operator==(const FabricSpec&, const FabricSpec&) = default;
 };
 
@@ -50,9 +54,9 @@ enum class VertexKind { Device, NvSwitch, Host, Nic, Switch };
 
 struct Vertex {
   VertexKind kind = VertexKind::Switch;
-  int node = -1;             ///< of devices, NVSwitches, hosts and NICs
-  int index = 0;             ///< within its node; of switches: within its tier
-  int tier = 0;              ///< of switches: 1 leaf, 2 aggregation (or spine of two tiers), 3 core
+  int node = -1;  ///< of devices, NVSwitches, hosts and NICs
+  int index = 0;  ///< within its node; of switches: within its tier
+  int tier = 0;   ///< of switches: 1 leaf, 2 aggregation (or spine of two tiers), 3 core
   /// "node12.gpu3", "node12.nvswitch", "node12.host", "node12.nic3", "leaf5", "spine17", "core2"
   std::string name() const;
 };
@@ -65,9 +69,9 @@ struct Link {
 };
 
 /// The cluster as a graph. Construction is O(links); vertices and links are numbered in a fixed
-/// order: nodes first (devices, NVSwitch or host, NICs), then switches by tier. A tier that no route
-/// needs is not built (one pod: no core). Copies share the route tables, which may be asked from
-/// several threads.
+/// order: nodes first (devices, NVSwitch or host, NICs), then switches by tier. A tier that no
+/// route needs is not built (one pod: no core). Copies share the route tables, which may be asked
+/// from several threads.
 ///
 /// Links inside a node: device <-> NVSwitch at the NVLink bandwidth (CPU shares <-> host at memory
 /// bandwidth), device <-> NIC at the NIC's bandwidth, so that PCIe is never the narrowest.
@@ -133,6 +137,18 @@ Cluster::Options resolve_cluster(const Yaml& node,
 /// resolve_cluster.
 Document to_document(const Cluster::Options& options);
 
+/// What `next_hops` offers between the NICs of two devices.
+struct RouteCount {
+  int hops = 0;            ///< links from NIC to NIC
+  std::int64_t paths = 0;  ///< equal-cost paths, parallel links counted apart
+};
+/// Requires devices with different NICs.
+RouteCount count_routes(const Cluster& cluster, DeviceId from, DeviceId to);
+
+/// One direction between two halves of the nodes (whole groups and pods on either side): half of
+/// the narrowest tier that such traffic crosses. Zero without a fabric.
+Bandwidth bisection_bandwidth(const Cluster& cluster);
+
 /// Table for people: devices, node, tiers with ports, bandwidth and oversubscription per tier,
 /// bisection bandwidth.
 std::string summary(const Cluster& cluster);
@@ -143,9 +159,8 @@ Document summary_document(const Cluster& cluster);
 
 namespace foresail {
 template <>
-inline constexpr auto kNames<topologies::PodOrder> =
-    std::to_array<Named<topologies::PodOrder>>({{topologies::PodOrder::Group, "group"},
-                                                {topologies::PodOrder::Rail, "rail"}});
+inline constexpr auto kNames<topologies::PodOrder> = std::to_array<Named<topologies::PodOrder>>(
+    {{topologies::PodOrder::Group, "group"}, {topologies::PodOrder::Rail, "rail"}});
 template <>
 inline constexpr auto kNames<topologies::VertexKind> =
     std::to_array<Named<topologies::VertexKind>>({{topologies::VertexKind::Device, "device"},

@@ -1,0 +1,206 @@
+#include "block.h"
+
+#include "attention.h"
+#include "linear.h"
+
+namespace foresail::models {
+namespace {
+
+/// The linear layers of a block.
+struct Linears {
+  Linear qkv, proj, fc1, fc2;
+};
+
+Linears linears_of(const Share& share) {
+  const DType dtype = share.linear_dtype;
+  const int chunks = share.chunks;
+  return {.qkv = {"qkv", share.hidden, share.qkv_width, dtype, chunks},
+          .proj = {"proj", share.query_width, share.hidden, dtype, chunks},
+          .fc1 = {"fc1", share.hidden, share.fc1_width, dtype, chunks},
+          .fc2 = {"fc2", share.ffn, share.hidden, dtype, chunks}};
+}
+
+void norm_forward(PassKernels& pass, const std::string& name) {
+  const Share& share = pass.share();
+  pass.memory_bound(KernelKind::Norm, name, share.shard_elements() * 2 * share.element);
+}
+
+void norm_backward(PassKernels& pass, const std::string& name) {
+  const Share& share = pass.share();
+  pass.memory_bound(KernelKind::Norm, name + ".backward",
+                    share.shard_elements() * 4 * share.element);
+}
+
+void rotate_forward(PassKernels& pass, const Model& model) {
+  const Share& share = pass.share();
+  if (model.positions != Positions::Rotary) return;
+  pass.elementwise("rope", share.tokens * (share.query_width + share.kv_width) * 2 * share.element);
+}
+
+void rotate_backward(PassKernels& pass, const Model& model) {
+  const Share& share = pass.share();
+  if (model.positions != Positions::Rotary) return;
+  pass.elementwise("rope.backward",
+                   share.tokens * (share.query_width + share.kv_width) * 2 * share.element);
+}
+
+/// Bias, dropout and residual addition behind a row-parallel layer: "proj", "dropout1", "add1".
+struct Residual {
+  std::string linear;
+  std::string dropout;
+  std::string add;
+};
+const Residual kAttentionResidual{"proj", "dropout1", "add1"};
+const Residual kMlpResidual{"fc2", "dropout2", "add2"};
+
+void residual_forward(PassKernels& pass, const Residual& residual, const Model& model,
+                      const Stack& stack) {
+  const Share& share = pass.share();
+  const std::int64_t elements = share.shard_elements();
+  const std::int64_t e = share.element;
+  if (stack.fused_kernels && model.dropout) {
+    pass.elementwise(residual.add, elements * 4 * e);
+    return;
+  }
+  if (!stack.fused_kernels && model.biases) {
+    pass.elementwise(residual.linear + ".bias", elements * 2 * e);
+  }
+  if (!stack.fused_kernels && model.dropout) {
+    pass.elementwise(residual.dropout, elements * (2 * e + 1));
+  }
+  pass.elementwise(residual.add, elements * 3 * e);
+}
+
+void residual_backward(PassKernels& pass, const Residual& residual, const Model& model,
+                       const Stack& stack) {
+  const Share& share = pass.share();
+  const std::int64_t elements = share.shard_elements();
+  const std::int64_t e = share.element;
+  if (stack.fused_kernels && model.dropout) {
+    pass.elementwise(residual.add + ".backward", elements * (5 * e + 1));
+    return;
+  }
+  pass.elementwise(residual.add + ".backward", elements * 3 * e);
+  if (!stack.fused_kernels && model.dropout) {
+    pass.elementwise(residual.dropout + ".backward", elements * (2 * e + 1));
+  }
+  if (!stack.fused_kernels && model.biases) {
+    pass.elementwise(residual.linear + ".bias.backward", elements * e);
+  }
+}
+
+void activation_forward(PassKernels& pass, const Model& model, const Stack& stack) {
+  const Share& share = pass.share();
+  const std::int64_t elements = share.tokens * share.ffn;
+  const std::int64_t e = share.element;
+  const bool is_gated = model.activation == Activation::SwiGlu;
+  if (!stack.fused_kernels && model.biases) {
+    pass.elementwise("fc1.bias", share.tokens * share.fc1_width * 2 * e);
+  }
+  if (stack.fused_kernels) {
+    pass.elementwise("activation", elements * (is_gated ? 3 : 2) * e);
+    return;
+  }
+  pass.elementwise("activation", elements * 2 * e);
+  if (is_gated) pass.elementwise("gate", elements * 3 * e);
+}
+
+void activation_backward(PassKernels& pass, const Model& model, const Stack& stack) {
+  const Share& share = pass.share();
+  const std::int64_t elements = share.tokens * share.ffn;
+  const std::int64_t e = share.element;
+  const bool is_gated = model.activation == Activation::SwiGlu;
+  if (stack.fused_kernels) {
+    pass.elementwise("activation.backward", elements * (is_gated ? 5 : 3) * e);
+    return;
+  }
+  if (is_gated) pass.elementwise("gate.backward", elements * 5 * e);
+  pass.elementwise("activation.backward", elements * 3 * e);
+  if (model.biases) pass.elementwise("fc1.bias.backward", share.tokens * share.fc1_width * e);
+}
+
+// From the projected queries, keys and values back to their gradients.
+void core_backward(PassKernels& pass, const Model& model, const Split& split) {
+  if (split.recompute == Recompute::Selective && !split.stack.flash_attention) {
+    pass.set_suffix(".recompute");
+    attention_forward(pass, model, split.stack);
+    pass.set_suffix("");
+  }
+  attention_backward(pass, model, split.stack);
+  rotate_backward(pass, model);
+}
+
+void serial_forward(PassKernels& pass, const Model& model, const Stack& stack, Extent extent) {
+  const Linears linears = linears_of(pass.share());
+  norm_forward(pass, "norm1");
+  column_forward(pass, linears.qkv);
+  rotate_forward(pass, model);
+  attention_forward(pass, model, stack);
+  row_forward(pass, linears.proj);
+  residual_forward(pass, kAttentionResidual, model, stack);
+  norm_forward(pass, "norm2");
+  column_forward(pass, linears.fc1);
+  activation_forward(pass, model, stack);
+  if (extent == Extent::UpToLastGemm) return;
+  row_forward(pass, linears.fc2);
+  residual_forward(pass, kMlpResidual, model, stack);
+}
+
+void serial_backward(PassKernels& pass, const Model& model, const Split& split) {
+  const Linears linears = linears_of(pass.share());
+  residual_backward(pass, kMlpResidual, model, split.stack);
+  row_backward(pass, linears.fc2);
+  activation_backward(pass, model, split.stack);
+  column_backward(pass, {linears.fc1});
+  norm_backward(pass, "norm2");
+  residual_backward(pass, kAttentionResidual, model, split.stack);
+  row_backward(pass, linears.proj);
+  core_backward(pass, model, split);
+  column_backward(pass, {linears.qkv});
+  norm_backward(pass, "norm1");
+}
+
+void parallel_forward(PassKernels& pass, const Model& model, const Stack& stack, Extent extent) {
+  const Linears linears = linears_of(pass.share());
+  norm_forward(pass, "norm1");
+  column_forward(pass, linears.qkv);
+  rotate_forward(pass, model);
+  attention_forward(pass, model, stack);
+  plain_forward(pass, linears.proj);
+  plain_forward(pass, linears.fc1);
+  activation_forward(pass, model, stack);
+  if (extent == Extent::UpToLastGemm) return;
+  row_forward(pass, linears.fc2);
+  residual_forward(pass, kMlpResidual, model, stack);
+}
+
+void parallel_backward(PassKernels& pass, const Model& model, const Split& split) {
+  const Linears linears = linears_of(pass.share());
+  residual_backward(pass, kMlpResidual, model, split.stack);
+  row_backward(pass, linears.fc2);
+  activation_backward(pass, model, split.stack);
+  plain_backward(pass, linears.proj);
+  core_backward(pass, model, split);
+  column_backward(pass, {linears.fc1, linears.qkv});
+  norm_backward(pass, "norm1");
+}
+
+}  // namespace
+
+void block_forward(PassKernels& pass, const Model& model, const Stack& stack, Extent extent) {
+  if (model.block == Block::Parallel) {
+    parallel_forward(pass, model, stack, extent);
+  } else {
+    serial_forward(pass, model, stack, extent);
+  }
+}
+
+void block_backward(PassKernels& pass, const Model& model, const Split& split) {
+  if (model.block == Block::Parallel) {
+    parallel_backward(pass, model, split);
+  } else {
+    serial_backward(pass, model, split);
+  }
+}
+
+}  // namespace foresail::models

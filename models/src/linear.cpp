@@ -1,0 +1,135 @@
+#include "linear.h"
+
+#include "foresail/base/error.h"
+
+namespace foresail::models {
+namespace {
+
+// fp8 GEMMs need their operands cast, and transposed for the backward pass: some 4 bytes per
+// element (read 2, write 1 and 1).
+void cast(PassKernels& pass, const Linear& linear, const std::string& name, std::int64_t elements) {
+  if (linear.dtype == DType::Fp8) pass.elementwise(linear.name + name, 4 * elements);
+}
+
+int forward_gemm(PassKernels& pass, const Linear& linear, int index, int count) {
+  const std::int64_t tokens = chunk_tokens(pass.share().tokens, index, count);
+  return pass.gemm(chunk_name(linear.name, index, count), linear.dtype,
+                   {tokens, linear.out, linear.in});
+}
+
+int input_gradient_gemm(PassKernels& pass, const Linear& linear, int index, int count) {
+  const std::int64_t tokens = chunk_tokens(pass.share().tokens, index, count);
+  return pass.gemm(chunk_name(linear.name + ".dgrad", index, count), linear.dtype,
+                   {tokens, linear.in, linear.out});
+}
+
+void weight_gradient_gemm(PassKernels& pass, const Linear& linear) {
+  pass.gemm(linear.name + ".wgrad", linear.dtype, {linear.out, linear.in, pass.share().tokens},
+            GemmResult::Accumulated);
+}
+
+Collective reduction(const Share& share) {
+  return share.is_sequence_parallel ? Collective::ReduceScatter : Collective::AllReduce;
+}
+
+// All gathers are issued at once; GEMM i waits for gather i alone.
+std::vector<int> gathers(PassKernels& pass, const std::string& name, int count) {
+  std::vector<int> issued;
+  for (int i = 0; i < count; ++i) {
+    issued.push_back(pass.chunk(name, Collective::AllGather, i, count));
+  }
+  return issued;
+}
+
+// Input gradients of `linear`; each chunk is reduced as soon as its GEMM has ended.
+std::vector<int> reduced_input_gradients(PassKernels& pass, const Linear& linear) {
+  const Share& share = pass.share();
+  const std::string name =
+      (share.is_sequence_parallel ? "tp.scatter_" : "tp.reduce_") + linear.name;
+  std::vector<int> issued;
+  for (int i = 0; i < linear.chunks; ++i) {
+    input_gradient_gemm(pass, linear, i, linear.chunks);
+    issued.push_back(pass.chunk(name, reduction(share), i, linear.chunks));
+  }
+  return issued;
+}
+
+}  // namespace
+
+void plain_forward(PassKernels& pass, const Linear& linear) {
+  cast(pass, linear, ".cast", pass.share().tokens * linear.in);
+  forward_gemm(pass, linear, 0, 1);
+}
+
+void column_forward(PassKernels& pass, const Linear& linear) {
+  if (!pass.share().is_sequence_parallel) {
+    plain_forward(pass, linear);
+    return;
+  }
+  const std::vector<int> gathered = gathers(pass, "tp.gather_" + linear.name, linear.chunks);
+  for (int i = 0; i < linear.chunks; ++i) {
+    pass.await({gathered[static_cast<std::size_t>(i)]});
+    cast(pass, linear, chunk_name(".cast", i, linear.chunks),
+         chunk_tokens(pass.share().tokens, i, linear.chunks) * linear.in);
+    forward_gemm(pass, linear, i, linear.chunks);
+  }
+}
+
+void row_forward(PassKernels& pass, const Linear& linear) {
+  const Share& share = pass.share();
+  if (!share.is_tensor_parallel) {
+    plain_forward(pass, linear);
+    return;
+  }
+  cast(pass, linear, ".cast", share.tokens * linear.in);
+  std::vector<int> reduced;
+  for (int i = 0; i < linear.chunks; ++i) {
+    forward_gemm(pass, linear, i, linear.chunks);
+    reduced.push_back(pass.chunk("tp.reduce_" + linear.name, reduction(share), i, linear.chunks));
+  }
+  pass.await(reduced);
+}
+
+void plain_backward(PassKernels& pass, const Linear& linear) {
+  cast(pass, linear, ".cast_grad", pass.share().tokens * linear.out);
+  input_gradient_gemm(pass, linear, 0, 1);
+  weight_gradient_gemm(pass, linear);
+}
+
+void row_backward(PassKernels& pass, const Linear& linear) {
+  if (!pass.share().is_sequence_parallel) {
+    plain_backward(pass, linear);
+    return;
+  }
+  const std::vector<int> gathered = gathers(pass, "tp.gather_grad_" + linear.name, linear.chunks);
+  for (int i = 0; i < linear.chunks; ++i) {
+    pass.await({gathered[static_cast<std::size_t>(i)]});
+    cast(pass, linear, chunk_name(".cast_grad", i, linear.chunks),
+         chunk_tokens(pass.share().tokens, i, linear.chunks) * linear.out);
+    input_gradient_gemm(pass, linear, i, linear.chunks);
+  }
+  weight_gradient_gemm(pass, linear);
+}
+
+void column_backward(PassKernels& pass, const std::vector<Linear>& linears) {
+  FORESAIL_EXPECT(!linears.empty());
+  const Share& share = pass.share();
+  const Linear& last = linears.back();
+  std::vector<int> regathered;
+  if (share.is_sequence_parallel) {
+    regathered = gathers(pass, "tp.regather_" + last.name, 1);
+    if (!share.is_async) pass.await(regathered);
+  }
+  for (const Linear& linear : linears) {
+    cast(pass, linear, ".cast_grad", share.tokens * linear.out);
+    if (&linear != &last || !share.is_tensor_parallel) input_gradient_gemm(pass, linear, 0, 1);
+  }
+  std::vector<int> reduced;
+  if (share.is_tensor_parallel) reduced = reduced_input_gradients(pass, last);
+  if (!share.is_async) pass.await(reduced);
+  if (share.is_async) pass.await(regathered);
+  for (const Linear& linear : linears) weight_gradient_gemm(pass, linear);
+  if (share.is_async) pass.await(reduced);
+}
+
+}  // namespace foresail::models

@@ -1,0 +1,62 @@
+#include "foresail/models/operators.h"
+
+#include <set>
+#include <utility>
+
+#include "block.h"
+#include "linear.h"
+#include "saved.h"
+
+namespace foresail::models {
+
+Bytes Work::saved_bytes() const {
+  Bytes total;
+  for (const SavedTensor& tensor : saved) total += tensor.bytes;
+  return total;
+}
+
+Work layer_work(const Model& model, const Split& split) {
+  const Share share = share_of(model, split);
+  PassKernels forward(share);
+  block_forward(forward, model, split.stack);
+  PassKernels backward(share);
+  if (split.recompute == Recompute::Full) {
+    backward.set_suffix(".recompute");
+    block_forward(backward, model, split.stack,
+                  split.stack.early_stop_recompute ? Extent::UpToLastGemm : Extent::Whole);
+    backward.set_suffix("");
+  }
+  block_backward(backward, model, split);
+  return {.forward = std::move(forward).take(),
+          .backward = std::move(backward).take(),
+          .saved = layer_saved(model, split, share),
+          .working_set = layer_working_set(model, split, share)};
+}
+
+namespace {
+
+// Collectives of `list` that nothing in it waits for: the end of the list does.
+std::vector<int> unawaited(const std::vector<Kernel>& list) {
+  std::set<int> waiting;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    for (const int before : list[i].after) waiting.erase(before);
+    if (list[i].kind == KernelKind::Collective) waiting.insert(static_cast<int>(i));
+  }
+  return {waiting.begin(), waiting.end()};
+}
+
+}  // namespace
+
+void append(std::vector<Kernel>& list, const std::vector<Kernel>& more) {
+  if (more.empty()) return;
+  const std::vector<int> ends = unawaited(list);
+  const std::size_t offset = list.size();
+  for (const Kernel& kernel : more) {
+    list.push_back(kernel);
+    for (int& before : list.back().after) before += static_cast<int>(offset);
+  }
+  std::vector<int>& first = list[offset].after;
+  first.insert(first.begin(), ends.begin(), ends.end());
+}
+
+}  // namespace foresail::models

@@ -1,0 +1,91 @@
+#include "saved.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace foresail::models {
+namespace {
+
+Bytes sum(const std::vector<SavedTensor>& tensors) {
+  Bytes total;
+  for (const SavedTensor& tensor : tensors) total += tensor.bytes;
+  return total;
+}
+
+// Inputs of linear layers are kept for the weight gradient; with sequence parallelism only the own
+// shard, which is gathered again.
+SavedTensor column_input(const std::string& name, const Share& share) {
+  return {name, Bytes(share.shard_elements() * share.linear_element)};
+}
+
+void add_scores(std::vector<SavedTensor>& saved, const Model& model, const Share& share) {
+  saved.push_back({"softmax.output", Bytes(share.scores() * share.element)});
+  if (!model.dropout) return;
+  saved.push_back({"attention.dropout_mask", Bytes(share.scores())});
+  saved.push_back({"attention.dropout_output", Bytes(share.scores() * share.element)});
+}
+
+void add_mask(std::vector<SavedTensor>& saved, const std::string& name, const Model& model,
+              const Share& share) {
+  if (model.dropout) saved.push_back({name, Bytes(share.shard_elements())});
+}
+
+// All that an ordinary forward keeps; `keeps_scores` if the core of unfused attention does.
+std::vector<SavedTensor> kept_by_forward(const Model& model, const Share& share,
+                                         bool keeps_scores) {
+  const std::int64_t e = share.element;
+  const std::int64_t kv = share.tokens * share.kv_width * e;
+  std::vector<SavedTensor> saved;
+  saved.push_back({"norm1.input", Bytes(share.shard_elements() * e)});
+  saved.push_back(column_input("qkv.input", share));
+  saved.push_back({"query", Bytes(share.tokens * share.query_width * e)});
+  saved.push_back({"key", Bytes(kv)});
+  saved.push_back({"value", Bytes(kv)});
+  if (keeps_scores) add_scores(saved, model, share);
+  saved.push_back({"proj.input", Bytes(share.tokens * share.query_width * share.linear_element)});
+  if (model.block == Block::Serial) {
+    add_mask(saved, "dropout_mask1", model, share);
+    saved.push_back({"norm2.input", Bytes(share.shard_elements() * e)});
+    saved.push_back(column_input("fc1.input", share));
+  }
+  saved.push_back({"activation.input", Bytes(share.tokens * share.fc1_width * e)});
+  saved.push_back({"fc2.input", Bytes(share.tokens * share.ffn * share.linear_element)});
+  add_mask(saved, "dropout_mask2", model, share);
+  return saved;
+}
+
+}  // namespace
+
+std::vector<SavedTensor> layer_saved(const Model& model, const Split& split, const Share& share) {
+  if (split.recompute == Recompute::Full) {
+    return {{"layer.input", Bytes(share.shard_elements() * share.element)}};
+  }
+  const bool keeps_scores = !split.stack.flash_attention && split.recompute != Recompute::Selective;
+  return kept_by_forward(model, share, keeps_scores);
+}
+
+Bytes layer_working_set(const Model& model, const Split& split, const Share& share) {
+  const std::int64_t e = share.element;
+  const bool is_unfused = !split.stack.flash_attention;
+  Bytes recomputed;
+  if (split.recompute == Recompute::Full) {
+    recomputed = sum(kept_by_forward(model, share, is_unfused));
+  } else if (split.recompute == Recompute::Selective && is_unfused) {
+    std::vector<SavedTensor> scores;
+    add_scores(scores, model, share);
+    recomputed = sum(scores);
+  }
+  // A re-gathered input and a gathered gradient live side by side.
+  const Bytes gathered(share.is_sequence_parallel ? 2 * share.hidden_elements() * e : 0);
+  // Gathered keys and values, and their gradients before the reduction.
+  const Bytes keys(
+      share.is_context_parallel ? 4 * share.samples * share.sequence * share.kv_width * e : 0);
+  // Gradients on both sides of the activation; on both sides of the softmax.
+  const Bytes mlp(share.tokens * (share.fc1_width + share.ffn) * e);
+  const Bytes attention(share.tokens * share.qkv_width * e +
+                        (is_unfused ? 2 : 0) * share.scores() * e);
+  return recomputed + gathered + std::max(mlp, attention + keys);
+}
+
+}  // namespace foresail::models

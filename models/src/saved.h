@@ -1,0 +1,21 @@
+/// \file
+/// Tensors that live from a forward pass to its backward pass, and the transients of a backward.
+#pragma once
+
+#include <vector>
+
+#include "foresail/models/operators.h"
+#include "share.h"
+
+namespace foresail::models {
+
+/// Of one layer. Sums to the closed forms of Korthikanti et al. 2022 (section 4) where those hold:
+/// s b h (10 + 24/t + 5 a s / (h t)) bytes, under sequence parallelism (s b h / t)(34 + 5 a s / h).
+/// As there, per-row statistics (norms' means, flash attention's log-sum-exp) are left out.
+std::vector<SavedTensor> layer_saved(const Model& model, const Split& split, const Share& share);
+
+/// Largest transient of a layer's backward: what is recomputed, the gathered tensors of sequence
+/// and context parallelism, and the gradients of the widest part.
+Bytes layer_working_set(const Model& model, const Split& split, const Share& share);
+
+}  // namespace foresail::models

@@ -1,0 +1,58 @@
+#include "share.h"
+
+#include <algorithm>
+
+#include "foresail/base/error.h"
+#include "shape.h"
+
+namespace foresail::models {
+namespace {
+
+void expect_divisible(const Model& model, const Split& split) {
+  FORESAIL_EXPECT(split.tp >= 1);
+  FORESAIL_EXPECT(split.cp >= 1);
+  FORESAIL_EXPECT(split.microbatch_size >= 1);
+  FORESAIL_EXPECT(split.sequence_length >= 1);
+  FORESAIL_EXPECT(split.dtype != DType::Int64);
+  FORESAIL_EXPECT(model.heads % split.tp == 0);
+  FORESAIL_EXPECT(model.kv_heads % split.tp == 0);
+  FORESAIL_EXPECT(model.ffn % split.tp == 0);
+  FORESAIL_EXPECT(split.sequence_length % split.cp == 0);
+}
+
+}  // namespace
+
+Share share_of(const Model& model, const Split& split) {
+  expect_divisible(model, split);
+  const std::int64_t tp = split.tp;
+  Share share;
+  share.is_tensor_parallel = tp > 1;
+  share.is_sequence_parallel = split.sequence_parallel && tp > 1;
+  share.is_context_parallel = split.cp > 1;
+  share.samples = split.microbatch_size;
+  share.sequence = split.sequence_length;
+  share.queries = split.sequence_length / split.cp;
+  share.tokens = share.samples * share.queries;
+  if (share.is_sequence_parallel) FORESAIL_EXPECT(share.tokens % tp == 0);
+  share.shard_tokens = share.is_sequence_parallel ? share.tokens / tp : share.tokens;
+  share.hidden = model.hidden;
+  share.heads = model.heads / tp;
+  share.head_size = model.head_size;
+  share.query_width = query_width(model) / tp;
+  share.kv_width = kv_width(model) / tp;
+  share.qkv_width = share.query_width + 2 * share.kv_width;
+  share.fc1_width = fc1_width(model) / tp;
+  share.ffn = model.ffn / tp;
+  share.vocab = padded_vocab(model, split.tp) / tp;
+  share.linear_dtype = split.dtype;
+  share.dtype = split.dtype == DType::Fp8 ? DType::Bf16 : split.dtype;
+  share.element = size_of(share.dtype);
+  share.linear_element = size_of(share.linear_dtype);
+  const bool overlaps = split.overlap_tp && share.is_tensor_parallel;
+  share.is_async = split.stack.async_tensor_parallel || overlaps;
+  if (overlaps)
+    share.chunks = static_cast<int>(std::min<std::int64_t>(kOverlapChunks, share.tokens));
+  return share;
+}
+
+}  // namespace foresail::models

@@ -1,0 +1,228 @@
+#include "gradient_sync.h"
+
+#include <utility>
+
+#include "foresail/base/error.h"
+
+namespace foresail::planner {
+
+using program::Op;
+using program::OpId;
+using program::OpKind;
+using program::Pass;
+using program::Payload;
+
+namespace {
+
+Op collective_op(Collective kind, Lane lane, program::CommunicatorId communicator) {
+  Op op;
+  op.kind = OpKind::Collective;
+  op.lane = lane;
+  op.collective = kind;
+  op.communicator = communicator;
+  return op;
+}
+
+std::int64_t padded(std::int64_t parameters, std::int64_t ranks) {
+  return (parameters + ranks - 1) / ranks * ranks;
+}
+
+}  // namespace
+
+GradientSync::GradientSync(const StageInput& input, IdVector<OpId, Op>& ops)
+    : in_(input),
+      ops_(ops),
+      order_(input.schedule.order[static_cast<std::size_t>(input.stage)]),
+      dp_(input.communicators.find("dp")) {
+  const Layout& layout = in_.plan.layout;
+  if (dp_) zero_ = layout.zero_stage;
+  if (zero_ == 3 || (zero_ == 2 && layout.pp == 1)) rhythm_ = Rhythm::PerMicrobatch;
+  last_backward_.resize(in_.work.chunks.size());
+  first_gather_.resize(in_.work.chunks.size());
+  pass_gather_.resize(order_.size());
+  for (std::size_t at = 0; at < order_.size(); ++at) {
+    if (order_[at].pass == Pass::Backward) {
+      last_backward_[static_cast<std::size_t>(order_[at].chunk)] = at;
+    }
+  }
+}
+
+void GradientSync::begin() {
+  if (is_resident() && has_prefetch()) gather_all({});
+  if (zero_ != 3) return;
+  // The tied matrix stays gathered through the step: two chunks use it in every microbatch.
+  if (in_.work.tied_parameters > 0) {
+    tied_gather_ = gather(Payload::EmbeddingParameters, in_.work.tied_parameters, {});
+  }
+  if (!has_prefetch()) return;
+  gather_for_pass(0, {});
+  gather_for_pass(1, {});
+}
+
+GradientSync::Ops GradientSync::before(std::size_t position, const Ops& passes) {
+  const SchedulePass& pass = order_[position];
+  if (zero_ == 3 && !has_prefetch()) {
+    gather_for_pass(position, position > 0 ? Ops{passes[position - 1]} : Ops{});
+  }
+  Ops waits;
+  const auto wait_once = [&](std::optional<OpId>& id) {
+    if (id) waits.push_back(*std::exchange(id, std::nullopt));
+  };
+  wait_once(first_gather_[static_cast<std::size_t>(pass.chunk)]);
+  if (holds_tied(pass.chunk)) wait_once(tied_gather_);
+  wait_once(pass_gather_[position]);
+  wait_once(unfinished_);
+  return waits;
+}
+
+void GradientSync::after(std::size_t position, const Ops& passes) {
+  const SchedulePass& pass = order_[position];
+  if (zero_ == 3 && has_prefetch()) gather_for_pass(position + 2, {passes[position]});
+  if (!dp_ || pass.pass != Pass::Backward) return;
+  if (rhythm_ == Rhythm::PerMicrobatch) {
+    const OpId id = reduce_chunk(pass.chunk, passes[position]);
+    ops_[id].microbatch = pass.microbatch;
+    if (!has_prefetch()) unfinished_ = id;
+  } else if (has_prefetch() && position == last_backward_[static_cast<std::size_t>(pass.chunk)]) {
+    reduce_chunk(pass.chunk, passes[position]);
+  }
+}
+
+void GradientSync::finish(const Ops& passes) {
+  if (dp_ && rhythm_ == Rhythm::PerStep && !has_prefetch()) {
+    for (std::size_t position = 0; position < order_.size(); ++position) {
+      const int chunk = order_[position].chunk;
+      const bool is_last = order_[position].pass == Pass::Backward &&
+                           position == last_backward_[static_cast<std::size_t>(chunk)];
+      if (is_last) reduce_chunk(chunk, passes.back());
+    }
+  }
+  reduce_embedding(passes);
+  reduce_replicated(passes);
+  reduce_scalars(passes);
+  const OpId optimized = optimize();
+  if (is_resident() && !has_prefetch()) gather_all({optimized});
+}
+
+bool GradientSync::holds_tied(int chunk) const {
+  if (in_.work.tied_parameters == 0) return false;
+  const StagePart part = stage_part(in_.plan, in_.stage, chunk);
+  return part.has_embedding || part.has_head;
+}
+
+OpId GradientSync::gather(Payload payload, std::int64_t parameters, Ops after) {
+  Op op = collective_op(Collective::AllGather, Lane::Dp, *dp_);
+  op.payload = payload;
+  op.dtype = storage_dtype(in_.plan.training);
+  op.bytes = padded(parameters, gradient_ranks(in_.plan.layout)) * Bytes(size_of(op.dtype));
+  op.after = std::move(after);
+  return ops_.push_back(std::move(op));
+}
+
+OpId GradientSync::reduce(Payload payload, std::int64_t parameters, Ops after) {
+  const bool is_shared = zero_ >= 1;
+  const Collective kind = is_shared ? Collective::ReduceScatter : Collective::AllReduce;
+  Op op = collective_op(kind, Lane::Dp, *dp_);
+  op.payload = payload;
+  op.dtype = in_.plan.training.gradient_dtype;
+  const std::int64_t size =
+      is_shared ? padded(parameters, gradient_ranks(in_.plan.layout)) : parameters;
+  op.bytes = size * Bytes(size_of(op.dtype));
+  op.after = std::move(after);
+  last_reduction_ = ops_.push_back(std::move(op));
+  return *last_reduction_;
+}
+
+/// All buckets in the order in which the forward passes need them.
+void GradientSync::gather_all(const Ops& after) {
+  const bool is_prefetch = after.empty();
+  bool has_tied = false;
+  for (std::size_t chunk = 0; chunk < in_.work.chunks.size(); ++chunk) {
+    const int index = static_cast<int>(chunk);
+    if (holds_tied(index) && !std::exchange(has_tied, true)) {
+      const OpId id = gather(Payload::EmbeddingParameters, in_.work.tied_parameters, after);
+      if (is_prefetch) tied_gather_ = id;
+    }
+    const OpId id = gather(Payload::ChunkParameters, in_.work.chunks[chunk].parameters, after);
+    ops_[id].chunk = index;
+    if (is_prefetch) first_gather_[chunk] = id;
+  }
+}
+
+void GradientSync::gather_for_pass(std::size_t position, const Ops& after) {
+  if (position >= order_.size()) return;
+  const SchedulePass& pass = order_[position];
+  const auto chunk = static_cast<std::size_t>(pass.chunk);
+  const OpId id = gather(Payload::ChunkParameters, in_.work.chunks[chunk].parameters, after);
+  ops_[id].chunk = pass.chunk;
+  ops_[id].microbatch = pass.microbatch;
+  pass_gather_[position] = id;
+}
+
+OpId GradientSync::reduce_chunk(int chunk, OpId after) {
+  const auto at = static_cast<std::size_t>(chunk);
+  const OpId id = reduce(Payload::ChunkGradients, in_.work.chunks[at].parameters, {after});
+  ops_[id].chunk = chunk;
+  return id;
+}
+
+/// First the two copies of the tied matrix (fp32 gradients: 4 V/t h bytes), then the replicas. The
+/// first stands on the pp lane behind all messages: were it earlier, it would hold up messages that
+/// the other stage needs to get there.
+void GradientSync::reduce_embedding(const Ops& passes) {
+  if (in_.work.tied_parameters == 0) return;
+  OpId ready = passes.back();
+  for (std::size_t chunk = 0; has_prefetch() && chunk < last_backward_.size(); ++chunk) {
+    if (!holds_tied(static_cast<int>(chunk))) continue;
+    // Of two chunks on one stage, the first has the last backward.
+    ready = passes[last_backward_[chunk]];
+    break;
+  }
+  if (const auto embedding = in_.communicators.find("embedding")) {
+    Op op = collective_op(Collective::AllReduce, Lane::Pp, *embedding);
+    op.payload = Payload::EmbeddingGradients;
+    op.dtype = in_.plan.training.gradient_dtype;
+    op.bytes = in_.work.tied_parameters * Bytes(size_of(op.dtype));
+    op.after = {ready};
+    ready = ops_.push_back(std::move(op));
+    if (!dp_) synchronised_.push_back(ready);
+  }
+  if (dp_) reduce(Payload::EmbeddingGradients, in_.work.tied_parameters, {ready});
+}
+
+/// Norms and biases saw only a shard of the sequence: their gradients are summed over tp.
+void GradientSync::reduce_replicated(const Ops& passes) {
+  const auto tp = in_.communicators.find("tp");
+  const std::int64_t parameters = in_.work.replicated();
+  if (!tp || !in_.plan.layout.sequence_parallel || parameters == 0) return;
+  Op op = collective_op(Collective::AllReduce, Lane::Tp, *tp);
+  op.payload = Payload::ReplicatedGradients;
+  op.dtype = in_.plan.training.gradient_dtype;
+  op.bytes = parameters * Bytes(size_of(op.dtype));
+  op.after = {last_reduction_.value_or(passes.back())};
+  synchronised_.push_back(ops_.push_back(std::move(op)));
+}
+
+/// Two fp32 sums over all ranks: squared gradient norm and loss.
+void GradientSync::reduce_scalars(const Ops& passes) {
+  if (last_reduction_) synchronised_.push_back(*last_reduction_);
+  const auto world = in_.communicators.find("world");
+  if (!world) return;
+  Op op = collective_op(Collective::AllReduce, Lane::Dp, *world);
+  op.payload = Payload::StepScalars;
+  op.dtype = DType::Fp32;
+  op.bytes = 2 * Bytes(size_of(DType::Fp32));
+  op.after = std::exchange(synchronised_, {});
+  op.after.push_back(passes.back());
+  synchronised_.push_back(ops_.push_back(std::move(op)));
+}
+
+OpId GradientSync::optimize() {
+  Op op;
+  op.pass = Pass::Optimizer;
+  op.kernels = in_.kernels.optimizer;
+  op.after = synchronised_;
+  return ops_.push_back(std::move(op));
+}
+
+}  // namespace foresail::planner

@@ -1,0 +1,66 @@
+/// \file
+/// The dp lane and the end of the step: parameter gathers, gradient reductions, optimizer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "foresail/program/program.h"
+#include "stage_lowering.h"
+
+namespace foresail::planner {
+
+/// Adds its ops to those of one stage while the passes are being written.
+///
+/// Positions are those of the stage's order, `passes` the ops of the passes written so far.
+class GradientSync {
+ public:
+  using Ops = std::vector<program::OpId>;
+
+  GradientSync(const StageInput& input, IdVector<program::OpId, program::Op>& ops);
+
+  /// Before any pass: prefetched parameters.
+  void begin();
+  /// What the pass at `position` must wait for; writes a gather that is due only now.
+  Ops before(std::size_t position, const Ops& passes);
+  /// After the pass at `position`: gradients that are complete, the next prefetch.
+  void after(std::size_t position, const Ops& passes);
+  /// After all passes: what is left, then the end of the step.
+  void finish(const Ops& passes);
+
+ private:
+  /// How often the gradients of a chunk leave.
+  enum class Rhythm { PerStep, PerMicrobatch };
+
+  bool has_prefetch() const { return in_.plan.layout.overlap.dp; }
+  bool is_resident() const { return zero_ == 1 || zero_ == 2; }
+  bool holds_tied(int chunk) const;
+
+  program::OpId gather(program::Payload payload, std::int64_t parameters, Ops after);
+  program::OpId reduce(program::Payload payload, std::int64_t parameters, Ops after);
+  void gather_all(const Ops& after);
+  void gather_for_pass(std::size_t position, const Ops& after);
+  program::OpId reduce_chunk(int chunk, program::OpId after);
+  void reduce_embedding(const Ops& passes);
+  void reduce_replicated(const Ops& passes);
+  void reduce_scalars(const Ops& passes);
+  program::OpId optimize();
+
+  const StageInput& in_;
+  IdVector<program::OpId, program::Op>& ops_;
+  const std::vector<SchedulePass>& order_;
+  std::optional<program::CommunicatorId> dp_;
+  int zero_ = 0;  // 0 if there is nobody to share with
+  Rhythm rhythm_ = Rhythm::PerStep;
+  std::vector<std::size_t> last_backward_;                  // by chunk: position
+  std::vector<std::optional<program::OpId>> first_gather_;  // by chunk
+  std::optional<program::OpId> tied_gather_;
+  std::vector<std::optional<program::OpId>> pass_gather_;  // ZeRO-3: by position
+  std::optional<program::OpId> unfinished_;      // without overlap: the next pass waits for it
+  std::optional<program::OpId> last_reduction_;  // on the dp lane
+  Ops synchronised_;                             // on other lanes
+};
+
+}  // namespace foresail::planner

@@ -1,0 +1,219 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "foresail/base/error.h"
+#include "foresail/planner/layout.h"
+#include "foresail/planner/schedule.h"
+
+namespace foresail::planner {
+namespace {
+
+__extension__ using Wide = __int128;
+
+/// Passes per stage that a Program may hold; beyond it the batch is surely a typing error.
+constexpr std::int64_t kPassesMax = 1'000'000;
+
+/// One message per broken law, every term in it.
+class Laws {
+ public:
+  Laws(const models::Model& model, const Layout& layout, const program::Training& training,
+       int devices)
+      : model_(model), layout_(layout), training_(training), devices_(devices) {}
+
+  std::vector<BrokenLaw> check() {
+    check_positive();
+    // The other laws divide by these numbers.
+    if (!broken_.empty()) return broken_;
+    check_world();
+    check_model();
+    check_sequence();
+    check_schedule();
+    check_batch();
+    return broken_;
+  }
+
+ private:
+  void add(std::string name, std::string message) {
+    broken_.push_back({std::move(name), std::move(message)});
+  }
+
+  /// dividend % divisor, both described with their terms, must be 0.
+  struct Term {
+    std::string text;
+    std::int64_t value;
+  };
+  void divides(const std::string& name, const Term& dividend, const Term& divisor) {
+    const std::int64_t rest = dividend.value % divisor.value;
+    if (rest == 0) return;
+    add(name, fmt::format("{} {} % {} = {}, must be 0", dividend.text, dividend.value, divisor.text,
+                          rest));
+  }
+
+  void check_positive() {
+    const std::vector<Term> terms = {{"tp", layout_.tp},
+                                     {"cp", layout_.cp},
+                                     {"ep", layout_.ep},
+                                     {"dp", layout_.dp},
+                                     {"pp", layout_.pp},
+                                     {"v", layout_.v},
+                                     {"microbatch_size", layout_.microbatch_size},
+                                     {"global_batch_size", training_.global_batch_size},
+                                     {"sequence_length", training_.sequence_length}};
+    for (const Term& term : terms) {
+      if (term.value < 1) {
+        add("at_least_one", fmt::format("{} {}, must be at least 1", term.text, term.value));
+      }
+    }
+    if (layout_.group_size < 0) {
+      add("group_size_not_negative",
+          fmt::format("group_size {}, must be at least 0", layout_.group_size));
+    }
+  }
+
+  void check_world() {
+    const Wide world = Wide{layout_.tp} * layout_.cp * layout_.pp * layout_.dp;
+    if (world != devices_) {
+      add("world_size",
+          fmt::format("tp {} * cp {} * pp {} * dp {} = {}, but the cluster has {} devices",
+                      layout_.tp, layout_.cp, layout_.pp, layout_.dp, world, devices_));
+    }
+    auto order = layout_.rank_order;
+    std::ranges::sort(order);
+    if (std::ranges::adjacent_find(order) != order.end()) {
+      add("rank_order", fmt::format("rank_order {} names an axis twice, must name each once",
+                                    program::to_text(layout_.rank_order)));
+    }
+    if (layout_.ep != 1) {
+      add("ep_needs_experts",
+          fmt::format("ep {}, but model {} has no experts, must be 1", layout_.ep, model_.name));
+    }
+    if (layout_.zero_stage < 0 || layout_.zero_stage > 3) {
+      add("zero_stage", fmt::format("zero_stage {}, must be 0 to 3", layout_.zero_stage));
+    }
+  }
+
+  void check_model() {
+    const Term tp{fmt::format("tp {}", layout_.tp), layout_.tp};
+    divides("heads_by_tp", {"heads", model_.heads}, tp);
+    divides("kv_heads_by_tp", {"kv_heads", model_.kv_heads}, tp);
+    divides("ffn_by_tp", {"ffn", model_.ffn}, tp);
+    divides("layers_by_stages", {"layers", model_.layers},
+            {fmt::format("(pp {} * v {})", layout_.pp, layout_.v),
+             std::int64_t{layout_.pp} * layout_.v});
+  }
+
+  void check_sequence() {
+    const Term length{"sequence_length", training_.sequence_length};
+    if (layout_.sequence_parallel) {
+      if (layout_.tp == 1) {
+        add("sequence_parallel_needs_tp", "sequence_parallel needs tp > 1, but tp is 1");
+      }
+      divides("sequence_by_tp_cp", length,
+              {fmt::format("(tp {} * cp {})", layout_.tp, layout_.cp),
+               std::int64_t{layout_.tp} * layout_.cp});
+    }
+    if (layout_.cp > 1) {
+      divides("sequence_by_2cp", length,
+              {fmt::format("(2 * cp {})", layout_.cp), std::int64_t{2} * layout_.cp});
+    }
+  }
+
+  void check_schedule() {
+    const bool is_interleaved = layout_.schedule == ScheduleKind::Interleaved;
+    const std::string_view schedule = to_string(layout_.schedule);
+    if (layout_.v > 1 && !is_interleaved) {
+      add("v_needs_interleaved",
+          fmt::format("v {} needs schedule interleaved, but schedule is {}", layout_.v, schedule));
+    }
+    if (layout_.group_size > 0 && !is_interleaved) {
+      add("group_size_needs_interleaved",
+          fmt::format("group_size {} needs schedule interleaved, but schedule is {}",
+                      layout_.group_size, schedule));
+    }
+    if (is_interleaved && layout_.v == 1) {
+      add("interleaved_needs_v", "schedule interleaved needs v > 1, but v is 1");
+    }
+    if (layout_.v > 1 && layout_.pp == 1) {
+      add("v_needs_pp", fmt::format("v {} needs pp > 1, but pp is 1", layout_.v));
+    }
+    if (is_interleaved && layout_.pp == 2 && !layout_.overlap.pp) {
+      add("interleaved_needs_overlap",
+          "schedule interleaved without overlap.pp needs pp > 2, but pp is 2");
+    }
+  }
+
+  void check_batch() {
+    const Wide replicas = Wide{layout_.microbatch_size} * layout_.dp;
+    const Wide rest = training_.global_batch_size % replicas;
+    const Wide microbatches = training_.global_batch_size / replicas;
+    if (rest != 0) {
+      add("batch_by_replicas",
+          fmt::format("global_batch_size {} % (microbatch_size {} * dp {}) = {}, must be 0",
+                      training_.global_batch_size, layout_.microbatch_size, layout_.dp, rest));
+      return;
+    }
+    if (microbatches * layout_.v > kPassesMax) {
+      add("passes_max",
+          fmt::format("global_batch_size {} / (microbatch_size {} * dp {}) * v {} = {} forward "
+                      "passes per stage, must be at most {}",
+                      training_.global_batch_size, layout_.microbatch_size, layout_.dp, layout_.v,
+                      microbatches * layout_.v, kPassesMax));
+      return;
+    }
+    if (layout_.schedule == ScheduleKind::Interleaved) {
+      check_group(static_cast<std::int64_t>(microbatches));
+    }
+  }
+
+  void check_group(std::int64_t microbatches) {
+    const int group = layout_.group_size == 0 ? layout_.pp : layout_.group_size;
+    if (group < layout_.pp || group > microbatches) {
+      add("group_size_range",
+          fmt::format("group_size {}, must be at least pp {} and at most the {} microbatches",
+                      group, layout_.pp, microbatches));
+      return;
+    }
+    const std::int64_t rest = microbatches % group;
+    if (rest != 0 && rest < layout_.pp) {
+      add("microbatches_by_group",
+          fmt::format("{} microbatches % group_size {} = {}, must be 0 or at least pp {}: {}",
+                      microbatches, group, rest, layout_.pp,
+                      consequence(static_cast<int>(microbatches), group)));
+    }
+  }
+
+  /// What the schedule would do if it were allowed.
+  std::string consequence(int microbatches, int group) const {
+    const double chunks = layout_.v;
+    try {
+      const TimedSchedule timed = simulate(
+          make_schedule(ScheduleKind::Interleaved, {layout_.pp, layout_.v, microbatches, group}),
+          {.forward = 1 / chunks, .backward = 2 / chunks});
+      return fmt::format("the bubble would be {:.2f} instead of {:.2f}",
+                         timed.makespan / (3.0 * microbatches) - 1,
+                         (layout_.pp - 1) / (chunks * microbatches));
+    } catch (const Error& deadlock) {
+      return deadlock.what();
+    }
+  }
+
+  const models::Model& model_;
+  const Layout& layout_;
+  const program::Training& training_;
+  int devices_;
+  std::vector<BrokenLaw> broken_;
+};
+
+}  // namespace
+
+std::vector<BrokenLaw> check_laws(const models::Model& model, const Layout& layout,
+                                  const program::Training& training, int devices) {
+  return Laws(model, layout, training, devices).check();
+}
+
+}  // namespace foresail::planner

@@ -1,0 +1,88 @@
+#include "foresail/planner/layout.h"
+
+#include <cstdint>
+#include <string>
+
+#include "foresail/base/error.h"
+
+namespace foresail::planner {
+namespace {
+
+constexpr std::int64_t kDegreeMax = 1 << 20;
+
+int degree(const Yaml& node, std::string_view key) {
+  const auto value = node.find(key);
+  return value ? static_cast<int>(value->as_integer(1, kDegreeMax)) : 1;
+}
+
+bool flag(const Yaml& node, std::string_view key) {
+  const auto value = node.find(key);
+  return value && value->as_bool();
+}
+
+Overlap read_overlap(const Yaml& node) {
+  node.allow_only({"tp", "pp", "dp"});
+  return {.tp = flag(node, "tp"), .pp = flag(node, "pp"), .dp = flag(node, "dp")};
+}
+
+}  // namespace
+
+program::RankGrid Layout::grid() const {
+  return program::RankGrid({tp, cp, ep, dp, pp}, rank_order);
+}
+
+Layout read_layout(const Yaml& node) {
+  node.allow_only({"tp", "cp", "ep", "dp", "pp", "v", "group_size", "schedule", "microbatch_size",
+                   "sequence_parallel", "zero_stage", "recompute", "rank_order", "overlap"});
+  Layout layout;
+  layout.tp = degree(node, "tp");
+  layout.cp = degree(node, "cp");
+  layout.ep = degree(node, "ep");
+  layout.dp = degree(node, "dp");
+  layout.pp = degree(node, "pp");
+  layout.v = degree(node, "v");
+  if (const auto size = node.find("group_size")) {
+    layout.group_size = static_cast<int>(size->as_integer(0, kDegreeMax));
+  }
+  if (layout.v > 1) layout.schedule = ScheduleKind::Interleaved;
+  if (const auto schedule = node.find("schedule")) {
+    layout.schedule = schedule->as_choice<ScheduleKind>();
+  }
+  layout.microbatch_size = degree(node, "microbatch_size");
+  layout.sequence_parallel = flag(node, "sequence_parallel");
+  if (const auto stage = node.find("zero_stage")) {
+    layout.zero_stage = static_cast<int>(stage->as_integer(0, 3));
+  }
+  if (const auto recompute = node.find("recompute")) {
+    layout.recompute = recompute->as_choice<models::Recompute>();
+  }
+  if (const auto order = node.find("rank_order")) {
+    try {
+      layout.rank_order = program::parse_rank_order(order->as_string());
+    } catch (const Error& error) {
+      order->fail(error.what());
+    }
+  }
+  if (const auto overlap = node.find("overlap")) layout.overlap = read_overlap(*overlap);
+  return layout;
+}
+
+Document to_document(const Layout& layout) {
+  return {{"tp", layout.tp},
+          {"cp", layout.cp},
+          {"ep", layout.ep},
+          {"dp", layout.dp},
+          {"pp", layout.pp},
+          {"v", layout.v},
+          {"group_size", layout.group_size},
+          {"schedule", to_string(layout.schedule)},
+          {"microbatch_size", layout.microbatch_size},
+          {"sequence_parallel", layout.sequence_parallel},
+          {"zero_stage", layout.zero_stage},
+          {"recompute", to_string(layout.recompute)},
+          {"rank_order", program::to_text(layout.rank_order)},
+          {"overlap",
+           {{"tp", layout.overlap.tp}, {"pp", layout.overlap.pp}, {"dp", layout.overlap.dp}}}};
+}
+
+}  // namespace foresail::planner

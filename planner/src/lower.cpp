@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device_memory.h"
+#include "foresail/base/error.h"
+#include "foresail/planner/plan.h"
+#include "message_order.h"
+#include "stage_lowering.h"
+#include "stage_work.h"
+
+namespace foresail::planner {
+namespace {
+
+using program::KernelListId;
+using program::Program;
+
+/// Ticks per forward pass of an average chunk. Costs are whole ticks, so that ties are exact.
+constexpr double kTicks = 1000;
+/// Costs of passes are rounded to this share of a forward pass: a smaller difference between
+/// stages must not decide in which order messages go.
+constexpr double kStep = 0.05;
+
+double total_flops(const std::vector<Kernel>& kernels) {
+  double flops = 0;
+  for (const Kernel& kernel : kernels) flops += kernel.flops.count();
+  return flops;
+}
+
+/// Passes cost what their FLOPs are worth, relative to the forward pass of the median chunk.
+PassCosts pass_costs(const Plan& plan, const std::vector<StageWork>& stages,
+                     const LowerOptions& options) {
+  std::vector<double> forwards;
+  for (const StageWork& stage : stages) {
+    for (const ChunkWork& chunk : stage.chunks) forwards.push_back(total_flops(chunk.forward));
+  }
+  const auto middle = forwards.begin() + static_cast<std::ptrdiff_t>(forwards.size() / 2);
+  std::ranges::nth_element(forwards, middle);
+  const double unit = *middle;
+  const auto ticks = [&](const std::vector<Kernel>& kernels) {
+    return std::max(1.0, std::round(total_flops(kernels) / unit / kStep)) * kStep * kTicks;
+  };
+  PassCosts costs;
+  costs.message = std::max(kStep * kTicks, std::round(options.message_cost * kTicks));
+  costs.blocking = !plan.layout.overlap.pp;
+  for (const StageWork& stage : stages) {
+    std::vector<double>& forward = costs.forward_of.emplace_back();
+    std::vector<double>& backward = costs.backward_of.emplace_back();
+    for (const ChunkWork& chunk : stage.chunks) {
+      forward.push_back(ticks(chunk.forward));
+      backward.push_back(ticks(chunk.backward));
+    }
+  }
+  return costs;
+}
+
+/// Update of the parameters that this rank steps: read parameter, gradient and two moments, write
+/// all but the gradient: 28 bytes per parameter in fp32. `m` counts the parameters.
+Kernel optimizer_kernel(const Plan& plan, const StageWork& work) {
+  const std::int64_t ranks = plan.layout.zero_stage == 0 ? 1 : gradient_ranks(plan.layout);
+  std::int64_t parameters = (work.tied_parameters + ranks - 1) / ranks;
+  for (const ChunkWork& chunk : work.chunks) parameters += (chunk.parameters + ranks - 1) / ranks;
+  Kernel kernel;
+  kernel.kind = KernelKind::Optimizer;
+  kernel.name = "optimizer";
+  kernel.dtype = DType::Fp32;
+  kernel.m = parameters;
+  kernel.bytes = parameters * Bytes(28);
+  return kernel;
+}
+
+StageKernels add_kernel_lists(const Plan& plan, int stage, const StageWork& work,
+                              Program& program) {
+  const auto add = [&](std::string name, std::vector<Kernel> kernels) {
+    program.kernel_lists.push_back({std::move(name), std::move(kernels)});
+    return KernelListId{static_cast<std::uint32_t>(program.kernel_lists.size() - 1)};
+  };
+  StageKernels lists;
+  for (std::size_t chunk = 0; chunk < work.chunks.size(); ++chunk) {
+    const std::string name = fmt::format("stage{}.chunk{}", stage, chunk);
+    lists.forward.push_back(add(name + ".forward", work.chunks[chunk].forward));
+    lists.backward.push_back(add(name + ".backward", work.chunks[chunk].backward));
+  }
+  lists.optimizer = add(fmt::format("stage{}.optimizer", stage), {optimizer_kernel(plan, work)});
+  return lists;
+}
+
+}  // namespace
+
+program::Program lower(const Plan& plan, const LowerOptions& options) {
+  const int devices = plan.cluster.nodes * plan.cluster.node.devices;
+  FORESAIL_EXPECT(check_laws(plan.model, plan.layout, plan.training, devices).empty());
+  const Schedule schedule = make_schedule(plan);
+  const Communicators communicators(plan);
+  Program program;
+  program.grid = plan.layout.grid();
+  program.chunks = schedule.chunks;
+  program.microbatches = schedule.microbatches;
+  program.communicators = communicators.list();
+  program.memory_limit = device_memory(plan.cluster);
+  std::vector<StageWork> works;
+  for (int stage = 0; stage < schedule.stages; ++stage) works.push_back(stage_work(plan, stage));
+  std::vector<Message> messages;
+  if (schedule.stages > 1) {
+    messages = message_order(schedule, pass_costs(plan, works, options));
+  }
+  for (int stage = 0; stage < schedule.stages; ++stage) {
+    const StageWork& work = works[static_cast<std::size_t>(stage)];
+    const StageKernels kernels = add_kernel_lists(plan, stage, work, program);
+    program.stages.push_back(
+        lower_stage({plan, stage, work, kernels, communicators, schedule, messages}));
+    program.memory.push_back(memory_need(plan, stage));
+  }
+  return program;
+}
+
+}  // namespace foresail::planner

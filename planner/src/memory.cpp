@@ -1,0 +1,154 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "check_placement.h"
+#include "device_memory.h"
+#include "foresail/base/error.h"
+#include "foresail/base/quantity.h"
+#include "foresail/planner/plan.h"
+#include "stage_work.h"
+
+namespace foresail::planner {
+namespace {
+
+using program::MemoryNeed;
+
+/// Bytes of one parameter (facts: 18 per parameter for 16 bits with fp32 gradients, 16 for fp32).
+struct StateBytes {
+  std::int64_t parameter;
+  std::int64_t gradient;
+  std::int64_t optimizer;  ///< two fp32 moments, and an fp32 master copy unless fp32 itself
+};
+
+StateBytes state_bytes(const program::Training& training) {
+  const DType storage = storage_dtype(training);
+  return {size_of(storage), size_of(training.gradient_dtype), storage == DType::Fp32 ? 8 : 12};
+}
+
+struct BucketSizes {
+  std::int64_t whole = 0;    ///< parameters of all buckets
+  std::int64_t shard = 0;    ///< of one rank's shard of all buckets
+  std::int64_t chunks = 0;   ///< of the chunks' buckets alone
+  std::int64_t shards = 0;   ///< of one rank's shard of those
+  std::int64_t largest = 0;  ///< chunk
+  std::int64_t tied() const { return whole - chunks; }
+};
+
+BucketSizes bucket_sizes(const Plan& plan, const StageWork& work) {
+  const std::int64_t ranks = gradient_ranks(plan.layout);
+  const auto shard = [&](std::int64_t parameters) { return (parameters + ranks - 1) / ranks; };
+  BucketSizes sizes;
+  for (const ChunkWork& chunk : work.chunks) {
+    sizes.chunks += chunk.parameters;
+    sizes.shards += shard(chunk.parameters);
+    sizes.largest = std::max(sizes.largest, chunk.parameters);
+  }
+  sizes.whole = sizes.chunks + work.tied_parameters;
+  sizes.shard = sizes.shards + shard(work.tied_parameters);
+  return sizes;
+}
+
+void add_states(const Plan& plan, const StageWork& work, MemoryNeed& need) {
+  const BucketSizes sizes = bucket_sizes(plan, work);
+  const StateBytes bytes = state_bytes(plan.training);
+  const int zero = plan.layout.zero_stage;
+  // Under a pipeline all chunks accumulate until their last microbatch, so ZeRO-2 frees too late
+  // to lower the peak.
+  const bool has_sharded_gradients = zero == 3 || (zero == 2 && plan.layout.pp == 1);
+  need.parameters = bytes.parameter * Bytes(sizes.whole);
+  need.gradients = bytes.gradient * Bytes(sizes.whole);
+  need.optimizer = bytes.optimizer * Bytes(zero == 0 ? sizes.whole : sizes.shard);
+  if (has_sharded_gradients && gradient_ranks(plan.layout) > 1) {
+    need.gradients = bytes.gradient * Bytes(sizes.shards + sizes.tied());
+    need.buffers += bytes.gradient * Bytes(sizes.largest);
+  }
+  if (zero == 3 && gradient_ranks(plan.layout) > 1) {
+    // The chunk in use and the one that is being prefetched.
+    need.parameters = bytes.parameter * Bytes(sizes.shards + sizes.tied());
+    need.buffers += bytes.parameter * Bytes(std::min(2 * sizes.largest, sizes.chunks));
+  }
+}
+
+void add_activations(const Plan& plan, const StageWork& work, int stage, MemoryNeed& need) {
+  const Schedule schedule = make_schedule(plan);
+  Bytes live;
+  Bytes live_max;
+  Bytes peak;
+  for (const SchedulePass& pass : schedule.order[static_cast<std::size_t>(stage)]) {
+    const ChunkWork& chunk = work.chunks[static_cast<std::size_t>(pass.chunk)];
+    if (pass.pass == program::Pass::Forward) live += chunk.saved;
+    live_max = std::max(live_max, live);
+    peak = std::max(peak, live + chunk.working_set);
+    if (pass.pass == program::Pass::Backward) live = live - chunk.saved;
+  }
+  need.activations = live_max;
+  need.buffers += peak - live_max;
+}
+
+/// A send and a receive in flight in each direction; the stages at the seam of an interleaved
+/// schedule hold what arrives G - p steps early.
+void add_messages(const Plan& plan, int stage, MemoryNeed& need) {
+  const Layout& layout = plan.layout;
+  if (layout.pp == 1) return;
+  std::int64_t messages = 4;
+  const bool is_at_seam = stage == 0 || stage == layout.pp - 1;
+  if (layout.schedule == ScheduleKind::Interleaved && is_at_seam && layout.group_size > layout.pp) {
+    messages += layout.group_size - layout.pp;
+  }
+  need.buffers += messages * message_bytes(plan);
+}
+
+std::string describe_excess(const std::vector<MemoryNeed>& memory, Bytes limit) {
+  if (limit.count() == 0) return {};
+  const auto worst = std::ranges::max_element(
+      memory, [](const MemoryNeed& a, const MemoryNeed& b) { return a.peak() < b.peak(); });
+  if (worst->peak() <= limit) return {};
+  return fmt::format(
+      "stage {} needs {} of {}: parameters {}, gradients {}, optimizer {}, activations {}, "
+      "buffers {}",
+      worst - memory.begin(), to_text(worst->peak()), to_text(limit), to_text(worst->parameters),
+      to_text(worst->gradients), to_text(worst->optimizer), to_text(worst->activations),
+      to_text(worst->buffers));
+}
+
+}  // namespace
+
+Bytes device_memory(const topologies::Cluster::Options& cluster) {
+  const Bytes own = cluster.device.memory;
+  const Bytes share(cluster.node.memory.count() / std::max(1, cluster.node.devices));
+  if (own.count() == 0 || share.count() == 0) return std::max(own, share);
+  return std::min(own, share);
+}
+
+MemoryNeed memory_need(const Plan& plan, int stage) {
+  FORESAIL_EXPECT(stage >= 0 && stage < plan.layout.pp);
+  const StageWork work = stage_work(plan, stage);
+  MemoryNeed need;
+  add_states(plan, work, need);
+  add_activations(plan, work, stage, need);
+  add_messages(plan, stage, need);
+  return need;
+}
+
+Feasibility check(const Plan& plan) {
+  Feasibility result;
+  const int devices = plan.cluster.nodes * plan.cluster.node.devices;
+  result.broken = check_laws(plan.model, plan.layout, plan.training, devices);
+  result.memory_limit = device_memory(plan.cluster);
+  if (result.broken.empty()) {
+    result.broken = check_placement(plan.placement, plan.layout.world_size(), devices);
+  }
+  if (!result.broken.empty()) return result;
+  for (int stage = 0; stage < plan.layout.pp; ++stage) {
+    result.memory.push_back(memory_need(plan, stage));
+  }
+  result.out_of_memory = describe_excess(result.memory, result.memory_limit);
+  return result;
+}
+
+}  // namespace foresail::planner

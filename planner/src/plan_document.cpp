@@ -1,0 +1,147 @@
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "canonical.h"
+#include "check_placement.h"
+#include "foresail/base/digest.h"
+#include "foresail/base/error.h"
+#include "foresail/planner/plan.h"
+
+namespace foresail::planner {
+namespace {
+
+constexpr std::int64_t kBatchMax = std::int64_t{1} << 40;
+constexpr std::string_view kIdentity = "identity";
+
+Document placement_document(const program::Placement& placement) {
+  Document list = Document::array();
+  bool is_identity = true;
+  for (const DeviceId device : placement.device_of) {
+    is_identity = is_identity && device.value == list.size();
+    list.push_back(device.value);
+  }
+  return is_identity ? Document(kIdentity) : list;
+}
+
+program::Placement read_placement(const Yaml& node, int ranks) {
+  if (node.is_scalar()) {
+    if (node.as_string() != kIdentity) node.fail("expected identity or a list of devices");
+    return program::Placement::identity(ranks);
+  }
+  program::Placement placement;
+  for (const Yaml& item : node.items()) {
+    placement.device_of.push_back(
+        DeviceId{static_cast<std::uint32_t>(item.as_integer(0, INT32_MAX))});
+  }
+  return placement;
+}
+
+double positive_number(const Yaml& node, std::string_view key, double otherwise, double low) {
+  const auto value = node.find(key);
+  if (!value) return otherwise;
+  const double number = value->as_number();
+  if (number < low) value->fail("must not be negative");
+  return number;
+}
+
+/// Everything but the digest, as it stands in the file.
+Document contents(const Plan& plan) {
+  return {{"foresail_plan", 1},
+          {"model", models::to_document(plan.model)},
+          {"cluster", topologies::to_document(plan.cluster)},
+          {"layout", to_document(plan.layout)},
+          {"stack", models::to_document(plan.stack)},
+          {"placement", placement_document(plan.placement)},
+          {"training", to_document(plan.training)},
+          {"network", topologies::to_document(plan.network)},
+          {"seed", plan.seed}};
+}
+
+}  // namespace
+
+program::Training read_training(const Yaml& node) {
+  node.allow_only({"global_batch_size", "sequence_length", "precision", "gradient_dtype",
+                   "optimizer", "learning_rate", "clip", "steps", "data"});
+  program::Training training;
+  training.global_batch_size = node.at("global_batch_size").as_integer(1, kBatchMax);
+  training.sequence_length = node.at("sequence_length").as_integer(1, kBatchMax);
+  if (const auto precision = node.find("precision")) {
+    training.precision = precision->as_choice<DType>();
+    if (training.precision == DType::Int64) precision->fail("int64 cannot be trained in");
+  }
+  if (const auto dtype = node.find("gradient_dtype")) {
+    training.gradient_dtype = dtype->as_choice<DType>();
+    if (training.gradient_dtype == DType::Int64) dtype->fail("int64 cannot hold gradients");
+  }
+  if (const auto optimizer = node.find("optimizer")) {
+    training.optimizer = optimizer->as_choice<program::Optimizer>();
+  }
+  training.learning_rate = positive_number(node, "learning_rate", training.learning_rate, 0);
+  training.clip = positive_number(node, "clip", training.clip, 0);
+  if (const auto steps = node.find("steps")) {
+    training.steps = static_cast<int>(steps->as_integer(1, INT32_MAX));
+  }
+  if (const auto data = node.find("data")) training.data = data->as_string();
+  return training;
+}
+
+Document to_document(const program::Training& training) {
+  return {{"global_batch_size", training.global_batch_size},
+          {"sequence_length", training.sequence_length},
+          {"precision", to_string(training.precision)},
+          {"gradient_dtype", to_string(training.gradient_dtype)},
+          {"optimizer", to_string(training.optimizer)},
+          {"learning_rate", training.learning_rate},
+          {"clip", training.clip},
+          {"steps", training.steps},
+          {"data", training.data}};
+}
+
+std::string Plan::digest() const {
+  return sha256(canonical(contents(*this)).dump());
+}
+
+Document to_document(const Plan& plan) {
+  Document document = contents(plan);
+  document["digest"] = plan.digest();
+  return document;
+}
+
+Plan load_plan(const std::filesystem::path& path) {
+  const Yaml root = Yaml::load(path);
+  root.allow_only({"foresail_plan", "model", "cluster", "layout", "stack", "placement", "training",
+                   "network", "seed", "digest"});
+  root.at("foresail_plan").as_integer(1, 1);
+  Plan plan;
+  plan.model = models::read_model(root.at("model"));
+  models::check(plan.model);
+  plan.cluster = topologies::resolve_cluster(root.at("cluster"), {});
+  plan.layout = read_layout(root.at("layout"));
+  plan.stack = models::read_stack(root.at("stack"));
+  plan.training = read_training(root.at("training"));
+  plan.network = topologies::read_network(root.at("network"));
+  plan.seed = static_cast<std::uint64_t>(root.at("seed").as_integer(0, INT64_MAX));
+  const int devices = plan.cluster.nodes * plan.cluster.node.devices;
+  const auto broken = check_laws(plan.model, plan.layout, plan.training, devices);
+  // The world size of an impossible layout may not even be a number, so nobody asks for it.
+  const int ranks = broken.empty() ? plan.layout.world_size() : 0;
+  plan.placement = read_placement(root.at("placement"), ranks);
+  const std::string stated = root.at("digest").as_string();
+  const std::string actual = plan.digest();
+  if (stated != actual) {
+    throw Error(ErrorCode::InvalidInput, root.file() + ": digest " + stated +
+                                             " does not match the contents (" + actual +
+                                             "): the plan was edited");
+  }
+  if (!broken.empty()) root.at("layout").fail(broken.front().message);
+  const auto misplaced = check_placement(plan.placement, ranks, devices);
+  if (!misplaced.empty()) root.at("placement").fail(misplaced.front().message);
+  return plan;
+}
+
+void save_plan(const Plan& plan, const std::filesystem::path& path) {
+  write_file(path, to_yaml(to_document(plan)));
+}
+
+}  // namespace foresail::planner

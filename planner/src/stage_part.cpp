@@ -1,0 +1,75 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "foresail/base/error.h"
+#include "foresail/models/operators.h"
+#include "foresail/planner/plan.h"
+
+namespace foresail::planner {
+namespace {
+
+/// Smallest bucket of gradients in parameters: max(40 M, 1 M per rank) (Megatron-LM's default).
+std::int64_t bucket_size_min(const Layout& layout) {
+  return std::max<std::int64_t>(40'000'000, std::int64_t{1'000'000} * layout.dp * layout.cp);
+}
+
+/// First layers of the buckets, in order. Gradients come last layer first, so buckets close from
+/// the end, and what is left over in front is the first bucket.
+std::vector<int> bucket_starts(const Plan& plan) {
+  const Layout& layout = plan.layout;
+  const int layers = plan.model.layers;
+  std::vector<int> starts;
+  const bool has_sync = std::int64_t{layout.dp} * layout.cp > 1;
+  if (has_sync && layout.zero_stage == 3) {
+    for (int layer = 0; layer < layers; ++layer) starts.push_back(layer);
+    return starts;
+  }
+  if (!has_sync || !layout.overlap.dp) return {0};
+  const std::int64_t layer_size = models::layer_parameters(plan.model, layout.tp).total();
+  std::int64_t size = models::head_parameters(plan.model, layout.tp, false).total();
+  for (int layer = layers - 1; layer > 0; --layer) {
+    size += layer_size;
+    if (size < bucket_size_min(layout)) continue;
+    starts.push_back(layer);
+    size = 0;
+  }
+  starts.push_back(0);
+  std::ranges::reverse(starts);
+  return starts;
+}
+
+}  // namespace
+
+int chunk_count(const Plan& plan) {
+  if (plan.layout.pp > 1) return plan.layout.v;
+  return static_cast<int>(bucket_starts(plan).size());
+}
+
+StagePart stage_part(const Plan& plan, int stage, int chunk) {
+  const int stages = plan.layout.pp;
+  FORESAIL_EXPECT(stage >= 0 && stage < stages);
+  FORESAIL_EXPECT(chunk >= 0);
+  StagePart part;
+  int parts = stages * plan.layout.v;
+  const int index = chunk * stages + stage;
+  if (stages > 1) {
+    FORESAIL_EXPECT(index < parts);
+    const int layers = plan.model.layers / parts;
+    part.first_layer = index * layers;
+    part.end_layer = part.first_layer + layers;
+  } else {
+    const std::vector<int> starts = bucket_starts(plan);
+    parts = static_cast<int>(starts.size());
+    FORESAIL_EXPECT(index < parts);
+    const auto at = static_cast<std::size_t>(index);
+    part.first_layer = starts[at];
+    part.end_layer = at + 1 < starts.size() ? starts[at + 1] : plan.model.layers;
+  }
+  part.has_embedding = index == 0;
+  part.has_head = index == parts - 1;
+  return part;
+}
+
+}  // namespace foresail::planner

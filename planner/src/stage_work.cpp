@@ -1,0 +1,154 @@
+#include "stage_work.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace foresail::planner {
+namespace {
+
+models::Split split_of(const Plan& plan) {
+  models::Split split;
+  split.tp = plan.layout.tp;
+  split.cp = plan.layout.cp;
+  split.sequence_parallel = plan.layout.sequence_parallel;
+  split.microbatch_size = plan.layout.microbatch_size;
+  split.sequence_length = plan.training.sequence_length;
+  split.dtype = plan.training.precision;
+  split.recompute = plan.layout.recompute;
+  split.overlap_tp = plan.layout.overlap.tp;
+  split.stack = plan.stack;
+  return split;
+}
+
+/// Puts the gather of a sharded message in front of the pass that needs it.
+std::vector<Kernel> with_input_gather(const Plan& plan, const std::vector<Kernel>& kernels) {
+  Kernel gather;
+  gather.kind = KernelKind::Collective;
+  gather.name = "tp.gather_input";
+  gather.dtype = storage_dtype(plan.training);
+  gather.bytes = activation_bytes(plan);
+  gather.collective = Collective::AllGather;
+  gather.lane = Lane::Tp;
+  std::vector<Kernel> list{gather};
+  models::append(list, kernels);
+  return list;
+}
+
+/// Collects the parts of one chunk in the order in which a forward pass meets them.
+class ChunkBuilder {
+ public:
+  void add(const models::Work& work, const models::RankParameters& parameters) {
+    models::append(chunk_.forward, work.forward);
+    backward_.push_back(&work);
+    chunk_.saved += work.saved_bytes();
+    chunk_.working_set = std::max(chunk_.working_set, work.working_set);
+    chunk_.parameters += parameters.total();
+    chunk_.replicated += parameters.replicated;
+  }
+  ChunkWork finish() {
+    for (auto work = backward_.rbegin(); work != backward_.rend(); ++work) {
+      models::append(chunk_.backward, (*work)->backward);
+    }
+    return std::move(chunk_);
+  }
+
+ private:
+  ChunkWork chunk_;
+  std::vector<const models::Work*> backward_;
+};
+
+}  // namespace
+
+std::int64_t StageWork::parameters() const {
+  std::int64_t sum = tied_parameters;
+  for (const ChunkWork& chunk : chunks) sum += chunk.parameters;
+  return sum;
+}
+
+std::int64_t StageWork::replicated() const {
+  std::int64_t sum = 0;
+  for (const ChunkWork& chunk : chunks) sum += chunk.replicated;
+  return sum;
+}
+
+StageWork stage_work(const Plan& plan, int stage) {
+  const models::Split split = split_of(plan);
+  const int tp = plan.layout.tp;
+  const models::Work layer = models::layer_work(plan.model, split);
+  const models::Work embedding = models::embedding_work(plan.model, split);
+  const models::Work head = models::head_work(plan.model, split);
+  const bool has_bucket = has_embedding_bucket(plan);
+  const int chunks = chunk_count(plan);
+  StageWork work;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const StagePart part = stage_part(plan, stage, chunk);
+    ChunkBuilder builder;
+    if (part.has_embedding) {
+      models::RankParameters owned = models::embedding_parameters(plan.model, tp);
+      if (has_bucket) work.tied_parameters = std::exchange(owned.sharded, 0);
+      builder.add(embedding, owned);
+    }
+    for (int at = part.first_layer; at < part.end_layer; ++at) {
+      builder.add(layer, models::layer_parameters(plan.model, tp));
+    }
+    if (part.has_head) {
+      const bool has_copy = has_bucket && !part.has_embedding && plan.layout.pp > 1;
+      models::RankParameters owned = models::head_parameters(plan.model, tp, has_copy);
+      if (has_copy) work.tied_parameters = std::exchange(owned.sharded, 0);
+      builder.add(head, owned);
+    }
+    ChunkWork done = builder.finish();
+    if (has_input_gather(plan) && !part.has_embedding) {
+      done.forward = with_input_gather(plan, done.forward);
+    }
+    if (has_input_gather(plan) && !part.has_head) {
+      done.backward = with_input_gather(plan, done.backward);
+    }
+    work.chunks.push_back(std::move(done));
+  }
+  return work;
+}
+
+bool has_embedding_bucket(const Plan& plan) {
+  return plan.model.tied_embeddings && (plan.layout.pp > 1 || chunk_count(plan) > 1);
+}
+
+DType storage_dtype(const program::Training& training) {
+  return training.precision == DType::Fp8 ? DType::Bf16 : training.precision;
+}
+
+int microbatch_count(const Plan& plan) {
+  return static_cast<int>(plan.training.global_batch_size /
+                          (plan.layout.microbatch_size * plan.layout.dp));
+}
+
+Schedule make_schedule(const Plan& plan) {
+  return make_schedule(plan.layout.schedule, {.stages = plan.layout.pp,
+                                              .chunks = chunk_count(plan),
+                                              .microbatches = microbatch_count(plan),
+                                              .group_size = plan.layout.group_size});
+}
+
+int gradient_ranks(const Layout& layout) {
+  return layout.dp * layout.cp;
+}
+
+Bytes activation_bytes(const Plan& plan) {
+  const std::int64_t tokens =
+      plan.training.sequence_length * plan.layout.microbatch_size / plan.layout.cp;
+  return Bytes(tokens * plan.model.hidden * size_of(storage_dtype(plan.training)));
+}
+
+Bytes message_bytes(const Plan& plan) {
+  const std::int64_t whole = activation_bytes(plan).count();
+  const bool is_shard = plan.layout.sequence_parallel || has_input_gather(plan);
+  const std::int64_t parts = is_shard ? plan.layout.tp : 1;
+  return Bytes((whole + parts - 1) / parts);
+}
+
+bool has_input_gather(const Plan& plan) {
+  return plan.layout.pp > 1 && plan.layout.tp > 1 && !plan.layout.sequence_parallel &&
+         plan.stack.scatter_gather;
+}
+
+}  // namespace foresail::planner

@@ -1,0 +1,60 @@
+/// \file
+/// What every chunk of a Plan runs, keeps and owns: the part of lowering that knows the model.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "foresail/base/kernel.h"
+#include "foresail/base/units.h"
+#include "foresail/models/operators.h"
+#include "foresail/planner/plan.h"
+#include "foresail/planner/schedule.h"
+
+namespace foresail::planner {
+
+/// One chunk of one stage, for one microbatch.
+struct ChunkWork {
+  std::vector<Kernel> forward;
+  std::vector<Kernel> backward;
+  Bytes saved;                  ///< lives from the forward pass to the backward pass
+  Bytes working_set;            ///< largest transient of a pass
+  std::int64_t parameters = 0;  ///< on one rank, in this chunk's own gradient bucket
+  std::int64_t replicated = 0;  ///< of these, equal on all tp ranks
+};
+
+/// One stage class.
+struct StageWork {
+  std::vector<ChunkWork> chunks;
+  /// The tied word matrix on one rank if it is a bucket of its own on this stage, else 0.
+  std::int64_t tied_parameters = 0;
+
+  std::int64_t parameters() const;
+  std::int64_t replicated() const;
+};
+
+StageWork stage_work(const Plan& plan, int stage);
+
+/// Tied matrices are a bucket of their own when two stages hold a copy, or when the first and the
+/// last bucket of a single stage use it.
+bool has_embedding_bucket(const Plan& plan);
+
+/// Number format of activations and parameters: the training's precision, but 16 bits for fp8,
+/// which only GEMM inputs use.
+DType storage_dtype(const program::Training& training);
+
+/// Microbatches per data-parallel replica and step.
+int microbatch_count(const Plan& plan);
+/// The order in which every stage runs its passes.
+Schedule make_schedule(const Plan& plan);
+/// Ranks that reduce gradients together: dp * cp.
+int gradient_ranks(const Layout& layout);
+
+/// Activations T * h * e of one microbatch on a whole tp group, T = sequence * microbatch / cp.
+Bytes activation_bytes(const Plan& plan);
+/// One message between stages: 1/tp of the activations if each tp rank sends its shard.
+Bytes message_bytes(const Plan& plan);
+/// Messages are shards that the receiver gathers over tp (SC'21 section 4.1).
+bool has_input_gather(const Plan& plan);
+
+}  // namespace foresail::planner

@@ -1,0 +1,113 @@
+// The rule that gradients are synchronised once, after the pass that completes them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "stage_order.h"
+#include "verify_rules.h"
+
+namespace foresail::program {
+namespace {
+
+struct ChunkSyncs {
+  std::vector<std::size_t> ops;         // indices of its synchronisations
+  std::size_t last_backward = 0;        // position behind it
+  std::map<int, std::size_t> backward;  // the same by microbatch
+};
+
+class GradientCheck {
+ public:
+  GradientCheck(const Program& program, std::size_t stage)
+      : program_(program),
+        stage_(stage),
+        chunks_(static_cast<std::size_t>(program.chunks)),
+        order_(program.stages[stage]) {}
+
+  void run(Complaints& complaints) {
+    collect();
+    for (std::size_t chunk = 0; chunk < chunks_.size(); ++chunk) check(chunk, complaints);
+  }
+
+ private:
+  const Op& op(std::size_t index) const {
+    return program_.stages[stage_].ops[OpId{static_cast<std::uint32_t>(index)}];
+  }
+
+  void collect() {
+    for (std::size_t i = 0; i < program_.stages[stage_].ops.size(); ++i) {
+      const Op& each = op(i);
+      if (each.chunk < 0 || each.chunk >= program_.chunks) continue;
+      ChunkSyncs& chunk = chunks_[static_cast<std::size_t>(each.chunk)];
+      if (each.kind == OpKind::Collective && each.payload == Payload::ChunkGradients &&
+          (each.collective == Collective::AllReduce ||
+           each.collective == Collective::ReduceScatter)) {
+        chunk.ops.push_back(i);
+      }
+      if (each.kind == OpKind::Compute &&
+          (each.pass == Pass::Backward || each.pass == Pass::BackwardWeight)) {
+        chunk.last_backward = i + 1;
+        chunk.backward[each.microbatch] = i + 1;
+      }
+    }
+  }
+
+  void check(std::size_t number, Complaints& complaints) const {
+    const ChunkSyncs& chunk = chunks_[number];
+    std::vector<int> microbatches;
+    for (const std::size_t index : chunk.ops) microbatches.push_back(op(index).microbatch);
+    std::ranges::sort(microbatches);
+    std::vector<int> all;
+    for (int microbatch = 0; microbatch < program_.microbatches; ++microbatch) {
+      all.push_back(microbatch);
+    }
+    if (chunk.ops.size() != 1 && microbatches != all) {
+      complaints.add(
+          fmt::format("stage {} chunk {}: gradients are synchronised {} times, must be once (or "
+                      "once for each of {} microbatches)",
+                      stage_, number, chunk.ops.size(), program_.microbatches));
+      return;
+    }
+    for (const std::size_t index : chunk.ops) {
+      std::size_t due = chunk.last_backward;
+      if (chunk.ops.size() > 1) {
+        const auto found = chunk.backward.find(op(index).microbatch);
+        due = found == chunk.backward.end() ? 0 : found->second;
+      }
+      if (due == 0 || order_.is_finished(due - 1, index)) continue;
+      complaints.add(fmt::format("stage {} op {} {}: does not wait for op {} {}", stage_, index,
+                                 describe(op(index)), due - 1, describe(op(due - 1))));
+    }
+  }
+
+  const Program& program_;
+  std::size_t stage_;
+  std::vector<ChunkSyncs> chunks_;
+  StageOrder order_;
+};
+
+bool has_replicas(const Program& program) {
+  for (const Communicator& communicator : program.communicators) {
+    if (communicator.name != "dp") continue;
+    int members = 1;
+    for (const auto& entry : kNames<Axis>) {
+      if (communicator.axes.has(entry.value)) members *= program.grid.size(entry.value);
+    }
+    if (members > 1) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<std::string> check_gradients(const Program& program) {
+  if (!has_replicas(program)) return {};
+  Complaints complaints;
+  for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
+    GradientCheck(program, stage).run(complaints);
+  }
+  return complaints.take();
+}
+
+}  // namespace foresail::program

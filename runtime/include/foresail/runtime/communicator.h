@@ -1,0 +1,65 @@
+/// \file
+/// What a group of ranks can do together. Sizes in nccl-tests' convention: the per-rank buffer of
+/// all_reduce, broadcast, send and recv; the whole gathered or scattered buffer of the others.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "foresail/base/names.h"
+#include "foresail/runtime/tensor.h"
+
+namespace foresail::runtime {
+
+enum class Reduction { Sum, Max };
+
+/// One rank's end of a communicator. Every member must issue the same operations in the same
+/// order; each call returns when the rank's own part is done. Tensors are contiguous fp32 (send,
+/// recv, broadcast and all_gather take any type). Failures of peers or network throw
+/// Error{Device} that names communicator, operation and size.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  /// In place.
+  virtual void all_reduce(Tensor& tensor, Reduction reduction) = 0;
+  /// `output` holds size() times `input`, by rank.
+  virtual void all_gather(const Tensor& input, Tensor& output) = 0;
+  /// Sums; `input` holds size() times `output`, and part r goes to rank r.
+  virtual void reduce_scatter(const Tensor& input, Tensor& output) = 0;
+  virtual void broadcast(Tensor& tensor, int root) = 0;
+  /// Both hold size() equal parts: part r of `input` goes to rank r.
+  virtual void all_to_all(const Tensor& input, Tensor& output) = 0;
+  /// Returns when the peer has begun to receive and the buffer may be reused.
+  virtual void send(const Tensor& tensor, int peer) = 0;
+  virtual void recv(Tensor& tensor, int peer) = 0;
+  virtual void barrier() = 0;
+  /// Ranks of equal `color` form a group, ordered by (key, rank).
+  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+  /// Makes calls that wait in other threads fail soon. The communicator is dead afterwards.
+  virtual void abort() = 0;
+
+  const std::string& name() const { return name_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+ protected:
+  Communicator(std::string name, int rank, int size)
+      : name_(std::move(name)), rank_(rank), size_(size) {}
+
+ private:
+  std::string name_;
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+/// A group of one: every collective is a copy; it has no peer to send to.
+std::unique_ptr<Communicator> make_local_communicator(const std::string& name);
+
+}  // namespace foresail::runtime
+
+namespace foresail {
+template <>
+inline constexpr auto kNames<runtime::Reduction> = std::to_array<Named<runtime::Reduction>>(
+    {{runtime::Reduction::Sum, "sum"}, {runtime::Reduction::Max, "max"}});
+}  // namespace foresail

@@ -1,0 +1,43 @@
+/// \file
+/// Communicators of Gloo over TCP, for CPUs.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "foresail/runtime/communicator.h"
+#include "foresail/runtime/store.h"
+
+namespace foresail::runtime {
+
+/// One process's network endpoint, shared by all its communicators.
+class GlooEndpoint {
+ public:
+  struct Options {
+    /// Address or name of this host on which peers reach it; used unless `interface` is given.
+    std::string host = "127.0.0.1";
+    /// Network interface ("eth0"), or empty.
+    std::string interface;
+    /// After which a call that waits for a peer fails.
+    std::chrono::milliseconds timeout{std::chrono::minutes(10)};
+  };
+  explicit GlooEndpoint(const Options& options);
+  ~GlooEndpoint();
+
+  struct Group {
+    std::string name;  ///< unique in the store: "tp/0"
+    int rank = 0;
+    int size = 1;
+  };
+  /// Connects the members of one group through `store`, which must outlive the communicator. All
+  /// members must call it, in one order over all groups; nobody else takes part.
+  std::unique_ptr<Communicator> connect(const Group& group, Store& store) const;
+
+ private:
+  struct Device;
+  std::shared_ptr<Device> device_;  // shared with the communicators made from it
+};
+
+}  // namespace foresail::runtime

@@ -1,0 +1,56 @@
+/// \file
+/// One rank's training: groups, weights, and steps that follow the Program.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "foresail/base/id.h"
+#include "foresail/runtime/gloo.h"
+#include "foresail/runtime/job.h"
+#include "foresail/runtime/measurement.h"
+#include "foresail/runtime/store.h"
+#include "foresail/runtime/text_data.h"
+
+namespace foresail::runtime {
+
+class Trainer {
+ public:
+  struct Options {
+    const Job* job = nullptr;
+    RankId rank;
+    Store* store = nullptr;
+    const GlooEndpoint* endpoint = nullptr;
+    const TextData* data = nullptr;
+    Recording recording = Recording::On;
+  };
+  /// Connects this rank's groups in the order of the Program's declaration and makes its weights.
+  /// Everything that `options` points to must outlive the trainer. Throws Error{Unsupported} for
+  /// what check_supported refuses.
+  explicit Trainer(const Options& options);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// All ranks must call it equally often. After an exception the trainer is dead.
+  StepSummary run_step();
+
+  /// What has been recorded so far.
+  const std::vector<MeasuredSpan>& spans() const;
+
+  /// Ops of the last step by lane, in the order in which they ran.
+  const std::map<Lane, std::vector<program::OpId>>& executed() const;
+
+  /// Runs `task` in the thread that runs the Compute ops (for tests that watch torch).
+  void run_on_compute_lane(const std::function<void()>& task);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace foresail::runtime

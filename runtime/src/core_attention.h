@@ -1,0 +1,56 @@
+/// \file
+/// Causal attention over the heads of this rank, as two batched GEMMs and a softmax, so that the
+/// GEMMs are those of the Program. Grouped-query attention and rotary positions included.
+#pragma once
+
+#include <functional>
+
+#include "stage_scope.h"
+
+namespace foresail::runtime {
+
+/// Input [tokens, query + key + value features]; output [tokens, query features]. A token's row is
+/// position * microbatch_size + sample.
+class CoreAttention : public torch::nn::Module {
+ public:
+  explicit CoreAttention(const StageScope& scope);
+  at::Tensor forward(const at::Tensor& qkv);
+
+  /// Query, key and value by head, [samples * heads, positions, head size]; key and value
+  /// repeated for every query head that shares them.
+  struct Heads {
+    at::Tensor query, key, value;
+  };
+  Heads split(const at::Tensor& qkv) const;
+  /// Output features by head, and back.
+  at::Tensor split_output(const at::Tensor& output) const;
+  at::Tensor merge(const at::Tensor& by_head) const;
+  /// Gradients by head back to the layout of `qkv`.
+  at::Tensor merge_gradients(const Heads& grads) const;
+
+  /// Kernels attention.scores (which splits the heads first) and softmax: the probabilities.
+  at::Tensor attend(OpContext& op, const std::function<Heads()>& split_heads) const;
+  /// Kernel attention.context: values weighed by `probabilities`.
+  at::Tensor weigh(OpContext& op, const at::Tensor& probabilities, const at::Tensor& value) const;
+  /// Whether the backward pass computes the probabilities again (selective recomputation).
+  bool is_recomputed() const;
+
+  at::Tensor softmax_backward(const at::Tensor& grad, const at::Tensor& probabilities) const;
+  /// Turns pairs of features by an angle that grows with the position (Su 2021); +1 turns, -1 back.
+  void rotate(at::Tensor& by_head, double direction) const;
+
+  const StageScope& scope() const { return scope_; }
+
+ private:
+  at::Tensor by_head(const at::Tensor& part, std::int64_t heads) const;
+  /// Scale, causal mask, softmax; overwrites `scores`.
+  at::Tensor softmax(at::Tensor scores) const;
+
+  const StageScope& scope_;
+  std::int64_t heads_ = 0, kv_heads_ = 0, head_size_ = 0;
+  std::int64_t samples_ = 0, positions_ = 0;
+  at::Tensor mask_;           ///< true above the diagonal
+  at::Tensor cosine_, sine_;  ///< [positions, head_size / 2]; rotary only
+};
+
+}  // namespace foresail::runtime

@@ -1,0 +1,65 @@
+/// \file
+/// Walks one rank's ops of the Program: one thread per lane, each lane in order, `after` between
+/// lanes. It knows no schedule of its own.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "foresail/program/program.h"
+#include "span_log.h"
+#include "worker_thread.h"
+
+namespace foresail::runtime {
+
+class Executor {
+ public:
+  struct Hooks {
+    std::function<void(program::OpId)> run;
+    /// Called once when an op has failed, so that lanes which wait for peers come back.
+    std::function<void()> abort;
+  };
+  /// `program` and `log` must outlive the executor.
+  Executor(const program::Program& program, RankId rank, SpanLog& log);
+
+  /// Runs every op once. Rethrows the first failure after all lanes have ended.
+  void run_step(int step, const Hooks& hooks);
+
+  /// Runs `task` in the thread of `lane`, between steps.
+  void run_on(Lane lane, const std::function<void()>& task) {
+    threads_.at(lane)->submit(task).get();
+  }
+
+  /// SHA-256 over the ops of the last step as they were executed, in program order; every lane's
+  /// own order was checked against the Program.
+  const std::string& executed_digest() const { return executed_digest_; }
+  /// Ops of the last step by lane, in the order in which they ran.
+  const std::map<Lane, std::vector<program::OpId>>& executed() const { return executed_; }
+
+ private:
+  void run_lane(Lane lane, int step, const Hooks& hooks);
+  bool wait_for(const program::Op& op);
+  void finish(program::OpId op);
+  void fail(const Hooks& hooks);
+  std::string digest_of_executed() const;
+
+  const program::Program& program_;
+  RankId rank_;
+  SpanLog& log_;
+  std::map<Lane, std::vector<program::OpId>> queues_;
+  std::map<Lane, std::unique_ptr<WorkerThread>> threads_;
+  std::map<Lane, std::vector<program::OpId>> executed_;
+  std::string executed_digest_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<char> is_done_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace foresail::runtime

@@ -1,0 +1,260 @@
+#include "foresail/runtime/gloo.h"
+
+#include <ATen/ATen.h>
+#include <gloo/allgather.h>
+#include <gloo/allreduce.h>
+#include <gloo/alltoall.h>
+#include <gloo/barrier.h>
+#include <gloo/broadcast.h>
+#include <gloo/math.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <atomic>
+
+#include "foresail/base/error.h"
+
+namespace foresail::runtime {
+namespace {
+
+/// Slots of our own operations; Gloo's collectives use the prefixes below 0x10.
+constexpr std::uint8_t kMessageSlot = 0x20;
+constexpr std::uint8_t kReduceScatterSlot = 0x21;
+
+/// Gloo asks its store for the addresses of the group's members.
+class RendezvousStore : public gloo::rendezvous::Store {
+ public:
+  RendezvousStore(runtime::Store& store, std::string prefix)
+      : store_(store), prefix_(std::move(prefix)) {}
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_.set(prefix_ + key, std::string(data.begin(), data.end()));
+  }
+  std::vector<char> get(const std::string& key) override {
+    const std::string value = store_.get(prefix_ + key);
+    return {value.begin(), value.end()};
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) store_.get(prefix_ + key);
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override {
+    wait(keys);
+  }
+
+ private:
+  runtime::Store& store_;
+  std::string prefix_;
+};
+
+std::size_t byte_size(const Tensor& tensor) {
+  return tensor.nbytes();
+}
+
+char* bytes_of(const Tensor& tensor) {
+  FORESAIL_EXPECT(tensor.is_contiguous());
+  return static_cast<char*>(tensor.data_ptr());
+}
+
+float* floats_of(const Tensor& tensor) {
+  FORESAIL_EXPECT(tensor.is_contiguous());
+  FORESAIL_EXPECT(tensor.scalar_type() == at::kFloat);
+  return tensor.data_ptr<float>();
+}
+
+class GlooCommunicator : public Communicator {
+ public:
+  GlooCommunicator(const GlooEndpoint& endpoint, const GlooEndpoint::Group& group, Store& store,
+                   std::shared_ptr<gloo::rendezvous::Context> context)
+      : Communicator(group.name, group.rank, group.size),
+        endpoint_(endpoint),
+        store_(store),
+        context_(std::move(context)) {}
+
+  void all_reduce(Tensor& tensor, Reduction reduction) override {
+    guarded("all_reduce", byte_size(tensor), [&] {
+      gloo::AllreduceOptions options(context_);
+      options.setOutput(floats_of(tensor), static_cast<std::size_t>(tensor.numel()));
+      using Reduce = void (*)(void*, const void*, const void*, std::size_t);
+      const Reduce sum = &gloo::sum<float>;
+      const Reduce max = &gloo::max<float>;
+      options.setReduceFunction(reduction == Reduction::Sum ? sum : max);
+      options.setTag(next_tag());
+      gloo::allreduce(options);
+    });
+  }
+
+  void all_gather(const Tensor& input, Tensor& output) override {
+    FORESAIL_EXPECT(output.numel() == input.numel() * size());
+    guarded("all_gather", byte_size(output), [&] {
+      gloo::AllgatherOptions options(context_);
+      options.setInput(bytes_of(input), byte_size(input));
+      options.setOutput(bytes_of(output), byte_size(output));
+      options.setTag(next_tag());
+      gloo::allgather(options);
+    });
+  }
+
+  void reduce_scatter(const Tensor& input, Tensor& output) override {
+    FORESAIL_EXPECT(input.numel() == output.numel() * size());
+    guarded("reduce_scatter", byte_size(input), [&] { ring_reduce_scatter(input, output); });
+  }
+
+  void broadcast(Tensor& tensor, int root) override {
+    guarded("broadcast", byte_size(tensor), [&] {
+      gloo::BroadcastOptions options(context_);
+      options.setOutput(bytes_of(tensor), byte_size(tensor));
+      options.setRoot(root);
+      options.setTag(next_tag());
+      gloo::broadcast(options);
+    });
+  }
+
+  void all_to_all(const Tensor& input, Tensor& output) override {
+    FORESAIL_EXPECT(input.numel() == output.numel());
+    FORESAIL_EXPECT(input.numel() % size() == 0);
+    guarded("all_to_all", byte_size(input), [&] {
+      gloo::AlltoallOptions options(context_);
+      options.setInput(bytes_of(input), byte_size(input));
+      options.setOutput(bytes_of(output), byte_size(output));
+      options.setTag(next_tag());
+      gloo::alltoall(options);
+    });
+  }
+
+  void send(const Tensor& tensor, int peer) override {
+    guarded("send", byte_size(tensor), [&] {
+      auto buffer = context_->createUnboundBuffer(bytes_of(tensor), byte_size(tensor));
+      buffer->send(peer, gloo::Slot::build(kMessageSlot, 0));
+      wait(buffer->waitSend(context_->getTimeout()));
+    });
+  }
+
+  void recv(Tensor& tensor, int peer) override {
+    guarded("recv", byte_size(tensor), [&] {
+      auto buffer = context_->createUnboundBuffer(bytes_of(tensor), byte_size(tensor));
+      buffer->recv(peer, gloo::Slot::build(kMessageSlot, 0));
+      wait(buffer->waitRecv(context_->getTimeout()));
+    });
+  }
+
+  void barrier() override {
+    guarded("barrier", 0, [&] {
+      gloo::BarrierOptions options(context_);
+      options.setTag(next_tag());
+      gloo::barrier(options);
+    });
+  }
+
+  std::unique_ptr<Communicator> split(int color, int key) override;
+
+  void abort() override { context_->closeConnections(); }
+
+ private:
+  /// Ring: in step k a rank passes on the part that ends up with the rank k+1 places before it,
+  /// so that after size-1 steps part r has visited every rank and arrives at r. Sums are formed in
+  /// ring order, ending with the owner's own term.
+  void ring_reduce_scatter(const Tensor& input, Tensor& output) {
+    const int n = size();
+    const std::size_t part = static_cast<std::size_t>(output.numel());
+    const float* source = floats_of(input);
+    float* target = floats_of(output);
+    const auto part_of = [&](int shift) {
+      return source + static_cast<std::size_t>((rank() + shift + n) % n) * part;
+    };
+    std::vector<float> outgoing(part_of(-1), part_of(-1) + part);
+    std::vector<float> incoming(part);
+    const std::uint64_t slot = gloo::Slot::build(kReduceScatterSlot, next_tag());
+    for (int step = 0; step + 1 < n; ++step) {
+      auto out = context_->createUnboundBuffer(outgoing.data(), part * sizeof(float));
+      auto in = context_->createUnboundBuffer(incoming.data(), part * sizeof(float));
+      out->send((rank() + 1) % n, slot);
+      in->recv((rank() + n - 1) % n, slot);
+      wait(in->waitRecv(context_->getTimeout()));
+      wait(out->waitSend(context_->getTimeout()));
+      const float* own = part_of(-2 - step);
+      for (std::size_t i = 0; i < part; ++i) outgoing[i] = incoming[i] + own[i];
+    }
+    std::copy(outgoing.begin(), outgoing.end(), target);
+  }
+
+  static void wait(bool is_done) {
+    if (!is_done) throw std::runtime_error("aborted");
+  }
+
+  std::uint32_t next_tag() { return tag_++; }
+
+  template <class Call>
+  void guarded(const char* what, std::size_t bytes, const Call& call) {
+    try {
+      call();
+    } catch (const ContractViolation&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw Error(ErrorCode::Device, name() + ": " + what + " of " + std::to_string(bytes) +
+                                         " bytes: " + error.what());
+    }
+  }
+
+  const GlooEndpoint& endpoint_;
+  Store& store_;
+  std::shared_ptr<gloo::rendezvous::Context> context_;  // Gloo's operations share it
+  std::uint32_t tag_ = 0;
+  int splits_ = 0;
+};
+
+std::unique_ptr<Communicator> GlooCommunicator::split(int color, int key) {
+  const at::Tensor mine = at::tensor({std::int64_t{color}, std::int64_t{key}}, at::kLong);
+  at::Tensor all = at::empty({2 * size()}, at::kLong);
+  all_gather(mine, all);
+  const auto* entries = all.data_ptr<std::int64_t>();
+  GlooEndpoint::Group group;
+  group.size = 0;
+  for (int other = 0; other < size(); ++other) {
+    const std::int64_t other_color = entries[2 * other];
+    const std::pair<std::int64_t, int> place(entries[2 * other + 1], other);
+    if (other_color != color) continue;
+    ++group.size;
+    if (place < std::pair<std::int64_t, int>(key, rank())) ++group.rank;
+  }
+  group.name = name() + "/split" + std::to_string(splits_++) + "." + std::to_string(color);
+  return endpoint_.connect(group, store_);
+}
+
+}  // namespace
+
+struct GlooEndpoint::Device {
+  std::shared_ptr<gloo::transport::Device> transport;  // Gloo's pairs share it
+  Options options;
+};
+
+GlooEndpoint::GlooEndpoint(const Options& options) : device_(std::make_shared<Device>()) {
+  device_->options = options;
+  gloo::transport::tcp::attr attributes;
+  attributes.hostname = options.interface.empty() ? options.host : "";
+  attributes.iface = options.interface;
+  try {
+    device_->transport = gloo::transport::tcp::CreateDevice(attributes);
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::Device, (options.interface.empty() ? options.host : options.interface) +
+                                       ": cannot listen there: " + error.what());
+  }
+}
+
+GlooEndpoint::~GlooEndpoint() = default;
+
+std::unique_ptr<Communicator> GlooEndpoint::connect(const Group& group, Store& store) const {
+  if (group.size == 1) return make_local_communicator(group.name);
+  auto context = std::make_shared<gloo::rendezvous::Context>(group.rank, group.size);
+  context->setTimeout(device_->options.timeout);
+  RendezvousStore rendezvous(store, "gloo/" + group.name + "/");
+  try {
+    context->connectFullMesh(rendezvous, device_->transport);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::Device, group.name + ": cannot connect its " +
+                                       std::to_string(group.size) + " ranks: " + error.what());
+  }
+  return std::make_unique<GlooCommunicator>(*this, group, store, std::move(context));
+}
+
+}  // namespace foresail::runtime

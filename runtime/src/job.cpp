@@ -1,0 +1,71 @@
+#include "foresail/runtime/job.h"
+
+#include <fmt/format.h>
+
+#include "foresail/base/error.h"
+
+namespace foresail::runtime {
+namespace {
+
+enum class Support { Yes, No };
+
+void demand(Support support, std::string_view key, std::string_view value,
+            std::string_view supported) {
+  if (support == Support::Yes) return;
+  throw Error(
+      ErrorCode::Unsupported,
+      fmt::format("{}: {} cannot be executed by this version, only {}", key, value, supported));
+}
+
+template <class E>
+void demand_choice(E value, E wanted, std::string_view key) {
+  demand(value == wanted ? Support::Yes : Support::No, key, to_string(value), to_string(wanted));
+}
+
+void demand_switch(bool value, bool wanted, std::string_view key) {
+  const auto text = [](bool on) { return on ? "true" : "false"; };
+  demand(value == wanted ? Support::Yes : Support::No, key, text(value), text(wanted));
+}
+
+void check_model(const Job& job) {
+  const models::Model& model = job.model;
+  demand_choice(model.block, models::Block::Serial, "model.block");
+  demand_choice(model.attention, models::Attention::Full, "model.attention");
+  demand(model.positions != models::Positions::Alibi ? Support::Yes : Support::No,
+         "model.positions", to_string(model.positions), "learned, rotary");
+  demand_switch(model.dropout, false, "model.dropout");
+  demand(model.vocab >= 256 ? Support::Yes : Support::No, "model.vocab",
+         std::to_string(model.vocab), "256 or more (data are bytes)");
+  const bool has_rows = model.positions != models::Positions::Learned || model.max_positions == 0 ||
+                        job.training.sequence_length <= model.max_positions;
+  demand(has_rows ? Support::Yes : Support::No, "training.sequence_length",
+         std::to_string(job.training.sequence_length),
+         fmt::format("up to model.max_positions {}", model.max_positions));
+}
+
+void check_layout(const Job& job) {
+  const models::Split& split = job.split;
+  demand(split.cp == 1 ? Support::Yes : Support::No, "layout.cp", std::to_string(split.cp), "1");
+  demand(job.zero_stage <= 2 ? Support::Yes : Support::No, "layout.zero_stage",
+         std::to_string(job.zero_stage), "0, 1, 2");
+  demand_switch(split.overlap_tp, false, "layout.overlap.tp");
+  demand_choice(job.training.precision, DType::Fp32, "training.precision");
+  demand_choice(job.training.gradient_dtype, DType::Fp32, "training.gradient_dtype");
+  demand_choice(job.training.optimizer, program::Optimizer::Adam, "training.optimizer");
+}
+
+void check_stack(const models::Stack& stack) {
+  demand_switch(stack.flash_attention, false, "stack.flash_attention");
+  demand_switch(stack.fused_kernels, true, "stack.fused_kernels");
+  demand_switch(stack.early_stop_recompute, false, "stack.early_stop_recompute");
+}
+
+}  // namespace
+
+void check_supported(const Job& job) {
+  check_model(job);
+  check_layout(job);
+  check_stack(job.split.stack);
+}
+
+}  // namespace foresail::runtime

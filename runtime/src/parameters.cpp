@@ -1,0 +1,56 @@
+#include "parameters.h"
+
+#include "foresail/base/error.h"
+#include "foresail/base/rng.h"
+
+namespace foresail::runtime {
+
+void fill_normal(at::Tensor target, const std::string& name, const Block& block, std::uint64_t seed,
+                 double deviation) {
+  FORESAIL_EXPECT(target.is_contiguous());
+  FORESAIL_EXPECT(target.numel() == block.rows * block.columns);
+  float* out = target.data_ptr<float>();
+  const Rng rng(seed);
+  for (std::int64_t row = 0; row < block.rows; ++row) {
+    RandomStream stream = rng.stream(name, static_cast<std::uint64_t>(block.first_row + row));
+    for (std::int64_t column = 0; column < block.total_columns; ++column) {
+      const double value = deviation * stream.normal();
+      const std::int64_t place = column - block.first_column;
+      if (place < 0 || place >= block.columns) continue;
+      out[row * block.columns + place] = static_cast<float>(value);
+    }
+  }
+}
+
+Bucket::Bucket(std::int64_t elements, int shards) : elements_(elements), shards_(shards) {
+  FORESAIL_EXPECT(elements > 0);
+  FORESAIL_EXPECT(shards > 0);
+  const std::int64_t padded = (elements + shards - 1) / shards * shards;
+  values_ = at::zeros({padded}, at::kFloat);
+  grads_ = at::zeros({padded}, at::kFloat);
+}
+
+std::shared_ptr<Parameter> Bucket::take(const std::string& name, Spread spread,
+                                        const std::vector<std::int64_t>& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) count *= size;
+  FORESAIL_EXPECT(taken_ + count <= elements_);
+  auto parameter = std::make_shared<Parameter>();
+  parameter->name = name;
+  parameter->spread = spread;
+  parameter->offset = taken_;
+  parameter->value = values_.narrow(0, taken_, count).view(shape);
+  parameter->grad = grads_.narrow(0, taken_, count).view(shape);
+  taken_ += count;
+  parameters_.push_back(parameter);
+  return parameter;
+}
+
+at::Tensor Bucket::shard_of(const at::Tensor& flat, int shard) const {
+  FORESAIL_EXPECT(flat.numel() == padded());
+  FORESAIL_EXPECT(shard < shards_);
+  const std::int64_t size = padded() / shards_;
+  return flat.narrow(0, shard * size, size);
+}
+
+}  // namespace foresail::runtime

@@ -1,0 +1,67 @@
+/// \file
+/// Parameters and gradients of one bucket in flat fp32 buffers, so that one collective moves a
+/// whole bucket and the optimizer walks one array.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace foresail::runtime {
+
+/// How a parameter stands on the ranks of a tensor-parallel group.
+enum class Spread { Sharded, Replicated };
+
+/// One tensor of a bucket. `value` and `grad` are views into the bucket's buffers.
+struct Parameter {
+  std::string name;
+  Spread spread = Spread::Sharded;
+  std::int64_t offset = 0;  ///< in elements of the bucket
+  at::Tensor value;
+  at::Tensor grad;
+};
+
+/// A block of rows and columns of a global matrix.
+struct Block {
+  std::int64_t first_row = 0, rows = 0;
+  std::int64_t first_column = 0, columns = 0;
+  std::int64_t total_columns = 0;
+};
+
+/// Fills `target` [rows, columns] with the block of the global normal matrix `name`. Row r is drawn
+/// from the stream (name, r) of `seed`: whatever the layout, the global matrix is the same.
+void fill_normal(at::Tensor target, const std::string& name, const Block& block, std::uint64_t seed,
+                 double deviation);
+
+/// The parameters that are reduced and updated together. Padded with zeros to a multiple of
+/// `shards`, the data-parallel ranks that may hold a part each (ZeRO).
+class Bucket {
+ public:
+  Bucket(std::int64_t elements, int shards);
+
+  /// The next parameter of the bucket. Requires room for it.
+  std::shared_ptr<Parameter> take(const std::string& name, Spread spread,
+                                  const std::vector<std::int64_t>& shape);
+  /// Whether every element has been taken.
+  bool is_full() const { return taken_ == elements_; }
+
+  std::int64_t elements() const { return elements_; }
+  std::int64_t padded() const { return values_.numel(); }
+  at::Tensor& values() { return values_; }
+  at::Tensor& grads() { return grads_; }
+  /// Part `shard` of `flat`, a buffer of this bucket's padded size.
+  at::Tensor shard_of(const at::Tensor& flat, int shard) const;
+  const std::vector<std::shared_ptr<Parameter>>& parameters() const { return parameters_; }
+
+ private:
+  std::int64_t elements_ = 0;
+  std::int64_t taken_ = 0;
+  int shards_ = 1;
+  at::Tensor values_, grads_;
+  std::vector<std::shared_ptr<Parameter>> parameters_;  // shared with the modules that use them
+};
+
+}  // namespace foresail::runtime

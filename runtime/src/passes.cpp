@@ -1,0 +1,147 @@
+#include "passes.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+namespace foresail::runtime {
+
+using program::Axis;
+using program::Payload;
+
+MeshPlace MeshPlace::of(const program::RankGrid& grid, RankId rank) {
+  const program::Coordinates at = grid.coordinates(rank);
+  const auto axis = [&](Axis a) { return at[static_cast<std::size_t>(a)]; };
+  return {.tp = axis(Axis::Tp),
+          .dp = axis(Axis::Dp),
+          .pp = axis(Axis::Pp),
+          .tp_size = grid.size(Axis::Tp),
+          .dp_size = grid.size(Axis::Dp),
+          .pp_size = grid.size(Axis::Pp)};
+}
+
+Passes::Passes(const Job& job, Stage& stage, const MeshPlace& place, const TextData* data)
+    : job_(job), stage_(stage), place_(place), data_(data) {}
+
+/// Sample (microbatch, replica, place) of a step is its global sample
+/// (microbatch * dp + replica) * microbatch_size + place.
+void Passes::load_batch(int step) {
+  FORESAIL_EXPECT(data_ != nullptr);
+  const std::int64_t samples = job_.split.microbatch_size;
+  const std::int64_t positions = job_.split.sequence_length;
+  const std::int64_t first = step * job_.training.global_batch_size;
+  tokens_.clear();
+  targets_.clear();
+  for (int microbatch = 0; microbatch < job_.program.microbatches; ++microbatch) {
+    at::Tensor text = at::empty({positions + 1, samples}, at::kLong);
+    auto rows = text.accessor<std::int64_t, 2>();
+    for (std::int64_t sample = 0; sample < samples; ++sample) {
+      const std::int64_t index =
+          first + (microbatch * place_.dp_size + place_.dp) * samples + sample;
+      const auto bytes = data_->sample(index);
+      for (std::int64_t at = 0; at <= positions; ++at) {
+        rows[at][sample] = bytes[static_cast<std::size_t>(at)];
+      }
+    }
+    tokens_.push_back(text.narrow(0, 0, positions).reshape({-1}));
+    targets_.push_back(text.narrow(0, 1, positions).reshape({-1}));
+  }
+}
+
+void Passes::forward(PassKey key, OpContext& context) {
+  Chunk& chunk = stage_.chunk(key.chunk);
+  const auto microbatch = static_cast<std::size_t>(key.microbatch);
+  stage_.scope().op = &context;
+  at::Tensor input;
+  if (chunk.part().has_embedding()) {
+    input = tokens_.at(microbatch);
+  } else {
+    input = whole_message(context, inputs_.take(key)).detach().requires_grad_();
+    leaves_.put(key, input);
+  }
+  const bool is_last = chunk.part().has_head();
+  const at::Tensor output = chunk.forward(input, is_last ? targets_.at(microbatch) : at::Tensor());
+  roots_.put(key, output);
+  stage_.scope().op = nullptr;
+  if (is_last) {
+    loss_ += output.item<double>() / job_.program.microbatches;
+  } else {
+    hand_on(Payload::Activation, key, output.detach());
+  }
+}
+
+/// The seed of the gradient makes sums over microbatches and replicas the mean over the batch.
+void Passes::backward(PassKey key, OpContext& context) {
+  Chunk& chunk = stage_.chunk(key.chunk);
+  stage_.scope().op = &context;
+  at::Tensor grad;
+  if (chunk.part().has_head()) {
+    const double weight = 1.0 / (job_.program.microbatches * place_.dp_size);
+    grad = at::full({}, weight, at::kDouble);
+  } else {
+    grad = whole_message(context, output_grads_.take(key));
+  }
+  torch::autograd::backward({roots_.take(key)}, {grad});
+  stage_.scope().op = nullptr;
+  if (chunk.part().has_embedding()) return;
+  hand_on(Payload::Gradient, key, leaves_.take(key).grad());
+}
+
+/// With one stage the neighbour chunk is on this rank; else a Send fetches the tensor.
+void Passes::hand_on(Payload payload, PassKey key, const at::Tensor& tensor) {
+  const bool is_activation = payload == Payload::Activation;
+  if (place_.pp_size > 1) {
+    (is_activation ? sent_activations_ : sent_gradients_).put(key, as_message(tensor));
+  } else if (is_activation) {
+    inputs_.put({key.chunk + 1, key.microbatch}, tensor);
+  } else {
+    output_grads_.put({key.chunk - 1, key.microbatch}, tensor);
+  }
+}
+
+at::Tensor Passes::outgoing(Payload payload, PassKey key) {
+  return (payload == Payload::Activation ? sent_activations_ : sent_gradients_).take(key);
+}
+
+void Passes::deliver(Payload payload, PassKey key, at::Tensor message) {
+  (payload == Payload::Activation ? inputs_ : output_grads_).put(key, std::move(message));
+}
+
+/// Without sequence parallelism each rank of a tensor-parallel group sends its part of the rows
+/// (SC'21, section 4.1) if the stack says so.
+bool Passes::is_gathered() const {
+  return place_.pp_size > 1 && place_.tp_size > 1 && !job_.split.sequence_parallel &&
+         job_.split.stack.scatter_gather;
+}
+
+at::Tensor Passes::as_message(const at::Tensor& whole) const {
+  if (!is_gathered()) return whole.contiguous();
+  const std::int64_t part = whole.numel() / place_.tp_size;
+  return whole.contiguous().view(-1).narrow(0, place_.tp * part, part).clone();
+}
+
+at::Tensor Passes::whole_message(OpContext& context, const at::Tensor& message) const {
+  if (!is_gathered()) return message;
+  return context.all_gather("tp.gather_input", message).view({-1, job_.model.hidden});
+}
+
+at::Tensor Passes::message_buffer() const {
+  const models::Split& split = job_.split;
+  const std::int64_t tokens = split.sequence_length * split.microbatch_size;
+  if (is_gathered()) {
+    return at::empty({tokens * job_.model.hidden / place_.tp_size}, at::kFloat);
+  }
+  const std::int64_t shards = split.sequence_parallel ? place_.tp_size : 1;
+  return at::empty({tokens / shards, job_.model.hidden}, at::kFloat);
+}
+
+double Passes::take_loss() {
+  return std::exchange(loss_, 0.0);
+}
+
+void Passes::finish_step() {
+  for (Shelf* shelf :
+       {&inputs_, &roots_, &leaves_, &output_grads_, &sent_activations_, &sent_gradients_}) {
+    FORESAIL_EXPECT(shelf->is_empty());
+  }
+}
+
+}  // namespace foresail::runtime

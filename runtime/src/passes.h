@@ -1,0 +1,58 @@
+/// \file
+/// Forward and backward passes of one rank's chunks, and the tensors that wait between them.
+#pragma once
+
+#include <map>
+
+#include "foresail/runtime/text_data.h"
+#include "op_context.h"
+#include "shelf.h"
+#include "stage.h"
+
+namespace foresail::runtime {
+
+/// Where this rank stands in the mesh.
+struct MeshPlace {
+  int tp = 0, dp = 0, pp = 0;
+  int tp_size = 1, dp_size = 1, pp_size = 1;
+  static MeshPlace of(const program::RankGrid& grid, RankId rank);
+};
+
+class Passes {
+ public:
+  /// All must outlive it. `data` may be null where no batch is loaded.
+  Passes(const Job& job, Stage& stage, const MeshPlace& place, const TextData* data);
+
+  /// Tokens and targets of all microbatches of `step`.
+  void load_batch(int step);
+  void forward(PassKey key, OpContext& context);
+  void backward(PassKey key, OpContext& context);
+
+  /// What a Send takes, and what a Recv fills and hands over.
+  at::Tensor outgoing(program::Payload payload, PassKey key);
+  at::Tensor message_buffer() const;
+  void deliver(program::Payload payload, PassKey key, at::Tensor message);
+
+  /// Sum over this rank's microbatches of mean loss / microbatches since the last call; only ranks
+  /// of the last stage have any.
+  double take_loss();
+  /// Requires that a step has left nothing behind.
+  void finish_step();
+
+ private:
+  bool is_gathered() const;
+  at::Tensor whole_message(OpContext& context, const at::Tensor& message) const;
+  at::Tensor as_message(const at::Tensor& whole) const;
+  void hand_on(program::Payload payload, PassKey key, const at::Tensor& tensor);
+
+  const Job& job_;
+  Stage& stage_;
+  MeshPlace place_;
+  const TextData* data_;
+  std::vector<at::Tensor> tokens_, targets_;  // by microbatch
+  Shelf inputs_, roots_, leaves_, output_grads_;
+  Shelf sent_activations_, sent_gradients_;
+  double loss_ = 0;
+};
+
+}  // namespace foresail::runtime

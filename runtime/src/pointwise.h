@@ -1,0 +1,66 @@
+/// \file
+/// The parts of a layer that memory bounds: norms, activations, and the addition of bias and
+/// residual.
+#pragma once
+
+#include "stage_scope.h"
+
+namespace foresail::runtime {
+
+/// LayerNorm or RMSNorm over the last dimension, as the model says; epsilon 1e-5.
+class NormLayer : public torch::nn::Module {
+ public:
+  struct Options {
+    std::string kernel;  ///< "norm1"
+    std::shared_ptr<Parameter> weight;
+    std::shared_ptr<Parameter> bias;  ///< LayerNorm only
+  };
+  NormLayer(const StageScope& scope, const Options& options);
+
+  /// The norm of `input` alone.
+  at::Tensor forward(const at::Tensor& input);
+
+  struct WithResidual {
+    at::Tensor normed;
+    at::Tensor residual;  ///< `input`, its gradient added within the norm's backward kernel
+  };
+  WithResidual forward_with_residual(const at::Tensor& input);
+
+  const StageScope& scope() const { return scope_; }
+  const Options& options() const { return options_; }
+
+ private:
+  const StageScope& scope_;
+  Options options_;
+};
+
+/// GeLU (tanh form), or SwiGLU of an input whose halves are gate and up projection.
+class ActivationLayer : public torch::nn::Module {
+ public:
+  explicit ActivationLayer(const StageScope& scope) : scope_(scope) {}
+  at::Tensor forward(const at::Tensor& input);
+  const StageScope& scope() const { return scope_; }
+
+ private:
+  const StageScope& scope_;
+};
+
+/// branch + bias + residual.
+class AddLayer : public torch::nn::Module {
+ public:
+  struct Options {
+    std::string kernel;               ///< "add1"
+    std::shared_ptr<Parameter> bias;  ///< of the row-parallel layer before; or null
+  };
+  AddLayer(const StageScope& scope, const Options& options);
+  at::Tensor forward(const at::Tensor& branch, const at::Tensor& residual);
+
+  const StageScope& scope() const { return scope_; }
+  const Options& options() const { return options_; }
+
+ private:
+  const StageScope& scope_;
+  Options options_;
+};
+
+}  // namespace foresail::runtime

@@ -1,0 +1,55 @@
+/// \file
+/// What the modules of a stage share: the op under way, the split, and where parameters come from.
+#pragma once
+
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <string>
+
+#include "foresail/base/error.h"
+#include "foresail/models/operators.h"
+#include "op_context.h"
+#include "parameters.h"
+
+namespace foresail::runtime {
+
+/// The modules of a chunk outlive the autograd graphs made through them, and one op runs at a time.
+struct StageScope {
+  const models::Model* model = nullptr;
+  const models::Split* split = nullptr;
+  std::uint64_t seed = 1;
+  int tp_rank = 0;
+  OpContext* op = nullptr;  ///< set while a pass runs
+
+  OpContext& context() const {
+    FORESAIL_EXPECT(op != nullptr);
+    return *op;
+  }
+  bool has_sequence_shards() const { return split->sequence_parallel && split->tp > 1; }
+};
+
+/// Carries a pointer to a module through an autograd graph.
+template <class Module>
+class ModulePointer : public torch::CustomClassHolder {
+ public:
+  explicit ModulePointer(const Module* module) : module_(module) {}
+
+  static void save(torch::autograd::AutogradContext* graph, const Module* module) {
+    graph->saved_data["module"] =
+        c10::IValue::make_capsule(c10::make_intrusive<ModulePointer>(module));
+  }
+  static const Module& load(const torch::autograd::AutogradContext* graph) {
+    const auto capsule = graph->saved_data.at("module").toCapsule();
+    return *static_cast<const ModulePointer*>(capsule.get())->module_;
+  }
+
+ private:
+  const Module* module_;
+};
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+}  // namespace foresail::runtime

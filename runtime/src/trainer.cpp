@@ -1,0 +1,235 @@
+#include "foresail/runtime/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "executor.h"
+#include "foresail/base/error.h"
+#include "passes.h"
+#include "state_sync.h"
+
+namespace foresail::runtime {
+namespace {
+
+using program::Op;
+using program::OpId;
+using program::OpKind;
+using program::Pass;
+using program::Payload;
+
+/// Spans of the kernels of one Compute op.
+class SpanClock : public KernelClock {
+ public:
+  SpanClock(SpanLog& log, const program::KernelList& list, OpId op, int step)
+      : log_(log), list_(list), op_(op), step_(step) {}
+  std::int64_t now_ns() const override { return steady_ns(); }
+  void record(std::size_t kernel, std::int64_t start_ns, std::int64_t end_ns) override {
+    const Kernel& done = list_.kernels[kernel];
+    MeasuredSpan span;
+    span.lane = static_cast<std::int32_t>(done.lane);
+    span.kernel = static_cast<std::int32_t>(kernel);
+    span.op = op_.value;
+    span.step = step_;
+    span.start_ns = start_ns;
+    span.end_ns = end_ns;
+    span.bytes = done.kind == KernelKind::Collective ? done.bytes.count() : 0;
+    log_.add(span);
+  }
+
+ private:
+  SpanLog& log_;
+  const program::KernelList& list_;
+  OpId op_;
+  int step_;
+};
+
+/// A rank's end of a communicator that the Program declares, and who else is in it.
+struct Group {
+  std::unique_ptr<Communicator> communicator;  ///< null if this rank is not a member
+  std::vector<RankId> members;
+};
+
+std::vector<Group> connect_groups(const Trainer::Options& options) {
+  const program::Program& program = options.job->program;
+  std::vector<Group> groups;
+  for (std::uint32_t i = 0; i < program.communicators.size(); ++i) {
+    Group group;
+    group.members = program.members(program::CommunicatorId{i}, options.rank);
+    if (!group.members.empty()) {
+      const auto self = std::ranges::find(group.members, options.rank);
+      FORESAIL_EXPECT(self != group.members.end());
+      group.communicator =
+          options.endpoint->connect({.name = program.communicators[i].name + "/" +
+                                             std::to_string(group.members.front().value),
+                                     .rank = static_cast<int>(self - group.members.begin()),
+                                     .size = static_cast<int>(group.members.size())},
+                                    *options.store);
+    }
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+}  // namespace
+
+struct Trainer::Impl {
+  explicit Impl(const Options& from)
+      : options(from),
+        job(*from.job),
+        log(from.recording),
+        place(MeshPlace::of(job.program.grid, from.rank)),
+        groups(connect_groups(from)),
+        stage(job, from.rank),
+        passes(job, stage, place, from.data),
+        state(job, stage, place),
+        executor(job.program, from.rank, log) {
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      if (job.program.communicators[i].name == "tp") tp = groups[i].communicator.get();
+    }
+    if (tp != nullptr && job.split.stack.async_tensor_parallel) {
+      tp_lane = std::make_unique<WorkerThread>();
+    }
+  }
+
+  void run(OpId id) {
+    const Op& op = job.program.of(options.rank).ops[id];
+    switch (op.kind) {
+      case OpKind::Compute:
+        return compute(id, op);
+      case OpKind::Send:
+        return send(op);
+      case OpKind::Recv:
+        return recv(op);
+      case OpKind::Collective:
+        return collective(op);
+      case OpKind::Host:
+        FORESAIL_EXPECT(op.host == program::HostWork::LoadBatch);
+        return passes.load_batch(step);
+    }
+  }
+
+  void compute(OpId id, const Op& op) {
+    const program::KernelList& list = job.program.kernel_lists[op.kernels.value];
+    SpanClock clock(log, list, id, step);
+    OpContext context({.list = &list, .tp = tp, .tp_lane = tp_lane.get(), .clock = &clock});
+    const PassKey key{op.chunk, op.microbatch};
+    switch (op.pass) {
+      case Pass::Forward:
+        passes.forward(key, context);
+        break;
+      case Pass::Backward:
+        passes.backward(key, context);
+        state.after_backward(key);
+        break;
+      case Pass::Optimizer:
+        optimize(context);
+        break;
+      default:
+        throw Error(ErrorCode::Unsupported, "pass " + std::string(to_string(op.pass)) +
+                                                " cannot be executed by this version");
+    }
+    context.finish();
+  }
+
+  void optimize(OpContext& context) {
+    if (job.program.grid.world_size() == 1) scalars = state.local_scalars(passes.take_loss());
+    context.compute("optimizer", [&] { state.optimize(std::sqrt(scalars.squared_norm)); });
+  }
+
+  void send(const Op& op) {
+    const at::Tensor message = passes.outgoing(op.payload, {op.chunk, op.microbatch});
+    FORESAIL_EXPECT(static_cast<std::int64_t>(message.nbytes()) == op.bytes.count());
+    group(op).communicator->send(message, member(op));
+  }
+
+  void recv(const Op& op) {
+    at::Tensor message = passes.message_buffer();
+    FORESAIL_EXPECT(static_cast<std::int64_t>(message.nbytes()) == op.bytes.count());
+    group(op).communicator->recv(message, member(op));
+    passes.deliver(op.payload, {op.chunk, op.microbatch}, message);
+  }
+
+  void collective(const Op& op) {
+    Communicator& communicator = *group(op).communicator;
+    if (op.payload == Payload::StepScalars) {
+      scalars = StateSync::reduce(state.local_scalars(passes.take_loss()), communicator);
+    } else {
+      state.run(op, communicator);
+    }
+  }
+
+  const Group& group(const Op& op) const {
+    const Group& chosen = groups.at(op.communicator.value);
+    FORESAIL_EXPECT(chosen.communicator != nullptr);
+    return chosen;
+  }
+
+  /// Place of the peer stage's rank within the communicator.
+  int member(const Op& op) const {
+    const std::vector<RankId>& members = group(op).members;
+    const RankId peer = job.program.peer(options.rank, op.peer_stage);
+    const auto found = std::ranges::find(members, peer);
+    FORESAIL_EXPECT(found != members.end());
+    return static_cast<int>(found - members.begin());
+  }
+
+  void abort() {
+    for (const Group& each : groups) {
+      if (each.communicator != nullptr) each.communicator->abort();
+    }
+  }
+
+  Options options;
+  const Job& job;
+  SpanLog log;
+  MeshPlace place;
+  std::vector<Group> groups;
+  Stage stage;
+  Passes passes;
+  StateSync state;
+  Communicator* tp = nullptr;
+  std::unique_ptr<WorkerThread> tp_lane;
+  StepScalars scalars;
+  int step = 0;
+  Executor executor;
+};
+
+Trainer::Trainer(const Options& options) {
+  FORESAIL_EXPECT(options.job != nullptr);
+  FORESAIL_EXPECT(options.store != nullptr);
+  FORESAIL_EXPECT(options.endpoint != nullptr);
+  check_supported(*options.job);
+  use_one_core();
+  impl_ = std::make_unique<Impl>(options);
+}
+
+Trainer::~Trainer() = default;
+
+StepSummary Trainer::run_step() {
+  StepSummary summary;
+  summary.step = impl_->step;
+  summary.start_ns = steady_ns();
+  impl_->executor.run_step(impl_->step, {.run = [this](OpId op) { impl_->run(op); },
+                                         .abort = [this] { impl_->abort(); }});
+  summary.end_ns = steady_ns();
+  impl_->passes.finish_step();
+  summary.loss = impl_->scalars.loss;
+  summary.gradient_norm = std::sqrt(impl_->scalars.squared_norm);
+  summary.executed_digest = impl_->executor.executed_digest();
+  ++impl_->step;
+  return summary;
+}
+
+const std::vector<MeasuredSpan>& Trainer::spans() const {
+  return impl_->log.spans();
+}
+
+const std::map<Lane, std::vector<OpId>>& Trainer::executed() const {
+  return impl_->executor.executed();
+}
+
+void Trainer::run_on_compute_lane(const std::function<void()>& task) {
+  impl_->executor.run_on(Lane::Compute, task);
+}
+
+}  // namespace foresail::runtime

@@ -1,0 +1,163 @@
+#include "transformer_layer.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+
+namespace foresail::runtime {
+namespace {
+
+/// One of the global matrices that share a column-parallel weight ("query", "key", "value").
+struct GlobalRows {
+  std::string name;
+  std::int64_t rows = 0;  ///< of the whole matrix
+};
+
+/// A weight whose output features are split: this rank's rows of each global matrix, one under
+/// the other.
+std::shared_ptr<Parameter> take_column_weight(const StageScope& scope, Bucket& bucket,
+                                              const std::string& name,
+                                              const std::vector<GlobalRows>& parts) {
+  const std::int64_t in = scope.model->hidden;
+  std::int64_t rows = 0;
+  for (const GlobalRows& part : parts) rows += part.rows / scope.split->tp;
+  const auto weight = bucket.take(name + ".weight", Spread::Sharded, {rows, in});
+  std::int64_t first = 0;
+  for (const GlobalRows& part : parts) {
+    const std::int64_t own = part.rows / scope.split->tp;
+    const Block block{.first_row = scope.tp_rank * own,
+                      .rows = own,
+                      .first_column = 0,
+                      .columns = in,
+                      .total_columns = in};
+    fill_normal(weight->value.narrow(0, first, own), part.name, block, scope.seed,
+                kInitialDeviation);
+    first += own;
+  }
+  return weight;
+}
+
+/// A weight whose input features are split: this rank's columns.
+std::shared_ptr<Parameter> take_row_weight(const StageScope& scope, Bucket& bucket,
+                                           const std::string& name, std::int64_t in) {
+  const std::int64_t out = scope.model->hidden;
+  const std::int64_t own = in / scope.split->tp;
+  const auto weight = bucket.take(name + ".weight", Spread::Sharded, {out, own});
+  const Block block{.first_row = 0,
+                    .rows = out,
+                    .first_column = scope.tp_rank * own,
+                    .columns = own,
+                    .total_columns = in};
+  fill_normal(weight->value, name, block, scope.seed,
+              kInitialDeviation / std::sqrt(2.0 * scope.model->layers));
+  return weight;
+}
+
+std::shared_ptr<Parameter> take_bias(const StageScope& scope, Bucket& bucket,
+                                     const std::string& name, Spread spread, std::int64_t size) {
+  if (!scope.model->biases) return nullptr;
+  return bucket.take(name + ".bias", spread, {size});
+}
+
+std::shared_ptr<ColumnLinear> make_column(
+    const StageScope& scope, Bucket& bucket, const std::string& layer,
+    const std::pair<std::string, std::vector<GlobalRows>>& spec) {
+  ColumnLinear::Options options;
+  options.kernel = spec.first;
+  options.weight = take_column_weight(scope, bucket, layer + spec.first, spec.second);
+  options.bias =
+      take_bias(scope, bucket, layer + spec.first, Spread::Sharded, options.weight->value.size(0));
+  return std::make_shared<ColumnLinear>(scope, options);
+}
+
+/// Runs a layer without a graph and keeps its input alone; the backward pass makes the graph.
+struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
+  static at::Tensor forward(AutogradContext* graph, at::Tensor input, TransformerLayer* layer) {
+    graph->save_for_backward({input});
+    ModulePointer<TransformerLayer>::save(graph, layer);
+    return layer->run(input);
+  }
+
+  static variable_list backward(AutogradContext* graph, variable_list grads) {
+    auto& layer = const_cast<TransformerLayer&>(ModulePointer<TransformerLayer>::load(graph));
+    OpContext& op = layer.scope().context();
+    const at::Tensor input = graph->get_saved_variables()[0].detach().requires_grad_();
+    at::Tensor output;
+    {
+      const at::AutoGradMode with_graph(true);
+      op.set_phase(OpContext::Phase::Recompute);
+      output = layer.run(input);
+      op.set_phase(OpContext::Phase::First);
+    }
+    torch::autograd::backward({output}, {grads[0]});
+    return {input.grad(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<NormLayer> make_norm(const StageScope& scope, Bucket& bucket,
+                                     const std::string& name, const std::string& kernel) {
+  NormLayer::Options options;
+  options.kernel = kernel;
+  options.weight = bucket.take(name + ".weight", Spread::Replicated, {scope.model->hidden});
+  options.weight->value.fill_(1);
+  if (scope.model->norm == models::Norm::LayerNorm) {
+    options.bias = bucket.take(name + ".bias", Spread::Replicated, {scope.model->hidden});
+  }
+  return std::make_shared<NormLayer>(scope, options);
+}
+
+TransformerLayer::TransformerLayer(const StageScope& scope, Bucket& bucket, int index)
+    : scope_(scope) {
+  const models::Model& model = *scope.model;
+  const std::string layer = "layers." + std::to_string(index) + ".";
+  const std::int64_t query = model.heads * model.head_size;
+  const std::int64_t shared = model.kv_heads * model.head_size;
+  norm1_ = register_module("norm1", make_norm(scope, bucket, layer + "norm1", "norm1"));
+  qkv_ = register_module(
+      "qkv",
+      make_column(
+          scope, bucket, layer,
+          {"qkv", {{layer + "query", query}, {layer + "key", shared}, {layer + "value", shared}}}));
+  attention_ = register_module("attention", std::make_shared<CoreAttention>(scope));
+  proj_ = register_module(
+      "proj", std::make_shared<RowLinear>(
+                  scope, RowLinear::Options{
+                             "proj", take_row_weight(scope, bucket, layer + "proj", query)}));
+  add1_ = register_module(
+      "add1", std::make_shared<AddLayer>(
+                  scope, AddLayer::Options{"add1", take_bias(scope, bucket, layer + "proj",
+                                                             Spread::Replicated, model.hidden)}));
+  norm2_ = register_module("norm2", make_norm(scope, bucket, layer + "norm2", "norm2"));
+  const std::vector<GlobalRows> fc1 =
+      model.activation == models::Activation::SwiGlu
+          ? std::vector<GlobalRows>{{layer + "gate", model.ffn}, {layer + "up", model.ffn}}
+          : std::vector<GlobalRows>{{layer + "fc1", model.ffn}};
+  fc1_ = register_module("fc1", make_column(scope, bucket, layer, {"fc1", fc1}));
+  activation_ = register_module("activation", std::make_shared<ActivationLayer>(scope));
+  fc2_ = register_module(
+      "fc2", std::make_shared<RowLinear>(
+                 scope, RowLinear::Options{
+                            "fc2", take_row_weight(scope, bucket, layer + "fc2", model.ffn)}));
+  add2_ = register_module(
+      "add2", std::make_shared<AddLayer>(
+                  scope, AddLayer::Options{"add2", take_bias(scope, bucket, layer + "fc2",
+                                                             Spread::Replicated, model.hidden)}));
+}
+
+at::Tensor TransformerLayer::run(const at::Tensor& input) {
+  const NormLayer::WithResidual first = norm1_->forward_with_residual(input);
+  const at::Tensor attended = attention_->forward(qkv_->forward(first.normed));
+  const at::Tensor middle = add1_->forward(proj_->forward(attended), first.residual);
+  const NormLayer::WithResidual second = norm2_->forward_with_residual(middle);
+  const at::Tensor activated = activation_->forward(fc1_->forward(second.normed));
+  return add2_->forward(fc2_->forward(activated), second.residual);
+}
+
+at::Tensor TransformerLayer::forward(const at::Tensor& input) {
+  if (scope_.split->recompute != models::Recompute::Full) return run(input);
+  return RecomputeFunction::apply(input, this);
+}
+
+}  // namespace foresail::runtime

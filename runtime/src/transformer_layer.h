@@ -1,0 +1,43 @@
+/// \file
+/// One transformer layer on one rank: serial block, pre-norm.
+#pragma once
+
+#include "core_attention.h"
+#include "linear.h"
+#include "pointwise.h"
+
+namespace foresail::runtime {
+
+/// Where a layer's parameters live: the bucket of its chunk. Takes
+/// models::layer_parameters(model, tp).total() elements from it.
+class TransformerLayer : public torch::nn::Module {
+ public:
+  TransformerLayer(const StageScope& scope, Bucket& bucket, int index);
+
+  /// x + Mlp(norm(x + Attention(norm(x)))). With full recomputation only `input` is kept, and the
+  /// backward pass runs the layer again first.
+  at::Tensor forward(const at::Tensor& input);
+  /// The layer itself, whatever is recomputed.
+  at::Tensor run(const at::Tensor& input);
+
+  const StageScope& scope() const { return scope_; }
+
+ private:
+  const StageScope& scope_;
+  std::shared_ptr<NormLayer> norm1_, norm2_;
+  std::shared_ptr<ColumnLinear> qkv_, fc1_;
+  std::shared_ptr<CoreAttention> attention_;
+  std::shared_ptr<RowLinear> proj_, fc2_;
+  std::shared_ptr<ActivationLayer> activation_;
+  std::shared_ptr<AddLayer> add1_, add2_;
+};
+
+/// The norm `name` (weights 1, biases 0) as module `kernel`.
+std::shared_ptr<NormLayer> make_norm(const StageScope& scope, Bucket& bucket,
+                                     const std::string& name, const std::string& kernel);
+
+/// Standard deviation of initial weights (GPT-2); the layers that end a residual branch have
+/// 1 / sqrt(2 L) of it.
+inline constexpr double kInitialDeviation = 0.02;
+
+}  // namespace foresail::runtime

@@ -1,0 +1,48 @@
+#include "worker_thread.h"
+
+#include <ATen/Parallel.h>
+
+namespace foresail::runtime {
+
+WorkerThread::WorkerThread() : thread_([this] { run(); }) {}
+
+WorkerThread::~WorkerThread() {
+  {
+    const std::scoped_lock lock(mutex_);
+    is_closing_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+std::future<void> WorkerThread::submit(std::function<void()> task) {
+  std::packaged_task<void()> packaged(std::move(task));
+  std::future<void> future = packaged.get_future();
+  {
+    const std::scoped_lock lock(mutex_);
+    tasks_.push_back(std::move(packaged));
+  }
+  changed_.notify_one();
+  return future;
+}
+
+void WorkerThread::run() {
+  use_one_core();
+  for (;;) {
+    std::packaged_task<void()> task;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return is_closing_ || !tasks_.empty(); });
+      if (tasks_.empty()) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task();
+  }
+}
+
+void use_one_core() {
+  at::set_num_threads(1);
+}
+
+}  // namespace foresail::runtime

@@ -1,0 +1,34 @@
+/// \file
+/// A question as data: the scenario file, and the Plan that it (or a Plan file) describes.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "foresail/base/yaml.h"
+#include "foresail/planner/plan.h"
+
+namespace foresail::scenarios {
+
+/// Where bare names are looked up, in order: $FORESAIL_DATA (one or more folders separated by ':'),
+/// then the installed share, then the source tree. Each holds `models/`, `clusters/` and `devices/`.
+struct DataFolders {
+  std::vector<std::filesystem::path> models;      ///< folders of model files
+  std::vector<std::filesystem::path> topologies;  ///< folders with clusters/ and devices/
+};
+DataFolders data_folders();
+
+struct Scenario {
+  std::filesystem::path path;
+  planner::Plan plan;
+  bool is_plan_file = false;  ///< read from a Plan, not from a scenario
+};
+
+/// Reads a scenario (`foresail: 1`) or a Plan (`foresail_plan: 1`). Throws Error{InvalidInput} with
+/// file, line and key; Error{Unsupported} for what this version does not do (search, faults,
+/// jitter), naming the key. Broken laws and missing memory are not errors here: planner::check
+/// answers them.
+Scenario load_scenario(const std::filesystem::path& path);
+
+}  // namespace foresail::scenarios

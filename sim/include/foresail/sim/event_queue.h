@@ -1,0 +1,60 @@
+/// \file
+/// Pending events, ordered by (time, insertion). The second key makes ties deterministic, which is
+/// what lets one seed reproduce one run byte for byte.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <queue>
+#include <vector>
+
+#include "foresail/base/error.h"
+#include "foresail/base/units.h"
+
+namespace foresail::sim {
+
+/// `Event` is a small value; nothing is allocated per event but the heap's own growth.
+template <class Event>
+class EventQueue {
+ public:
+  /// Requires when >= now().
+  void schedule_at(SimTime when, Event event) {
+    FORESAIL_EXPECT(when >= now_);
+    pending_.push(Entry{when, next_sequence_++, event});
+  }
+  std::optional<SimTime> next_time() const {
+    if (pending_.empty()) return std::nullopt;
+    return pending_.top().when;
+  }
+  /// Takes the next event and moves the clock to it. Requires a pending event.
+  Event take_next() {
+    FORESAIL_EXPECT(!pending_.empty());
+    const Entry entry = pending_.top();
+    pending_.pop();
+    now_ = entry.when;
+    ++taken_;
+    return entry.event;
+  }
+  /// Moves the clock forward without an event. Requires when >= now() and no event before it.
+  void advance_to(SimTime when) {
+    FORESAIL_EXPECT(when >= now_);
+    now_ = when;
+  }
+  SimTime now() const { return now_; }
+  std::uint64_t taken() const { return taken_; }
+
+ private:
+  struct Entry {
+    SimTime when;
+    std::uint64_t sequence;
+    Event event;
+    bool operator<(const Entry& other) const {  // max-heap: later is "less"
+      return when != other.when ? when > other.when : sequence > other.sequence;
+    }
+  };
+  SimTime now_{};
+  std::uint64_t next_sequence_ = 0, taken_ = 0;
+  std::priority_queue<Entry> pending_;
+};
+
+}  // namespace foresail::sim

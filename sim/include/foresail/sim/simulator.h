@@ -1,0 +1,116 @@
+/// \file
+/// The simulator of one training step: a Program on a Cluster.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "foresail/base/names.h"
+#include "foresail/base/units.h"
+#include "foresail/program/cost_model.h"
+#include "foresail/program/placement.h"
+#include "foresail/program/profile.h"
+#include "foresail/program/program.h"
+#include "foresail/program/trace.h"
+#include "foresail/topologies/cluster.h"
+#include "foresail/topologies/network_options.h"
+
+namespace foresail::sim {
+
+/// Analytic: latency-bandwidth closed forms, nothing contends. Flow: max-min fair sharing on the
+/// routed graph. (A packet rung is planned; it is refused.)
+enum class Fidelity { Analytic, Flow };
+/// Auto: data-parallel replicas that are proved alike are simulated once. Off: every replica.
+enum class Fold { Auto, Off };
+
+struct SimulatorOptions {
+  Fidelity fidelity = Fidelity::Flow;
+  Fold fold = Fold::Auto;
+  topologies::NetworkOptions network;
+  std::uint64_t seed = 1;
+  Duration host_per_kernel{};                 ///< models::Stack's, see PassCost
+  const program::Profile* profile = nullptr;  ///< measured costs, for CPU hosts; not owned
+};
+
+/// A pipe of the network after the step: what it carried, and how loaded it was.
+struct LinkLoad {
+  std::string name;
+  Bytes carried;
+  double utilisation = 0;  ///< of its capacity over the step
+  int sharers_max = 0;     ///< flows on it while it limited one of them; 0: never
+};
+
+/// One simulated unit: the ranks of one tensor (and context) parallel group, at one stage of one
+/// replica. When folded, `replicas` stand for it.
+struct Unit {
+  int stage = 0;
+  int replica = 0;
+  int replicas = 1;
+  std::vector<RankId> ranks;
+};
+
+/// The answer. Times of unit u's ops stand at [u][op].
+struct StepOutcome {
+  Duration iteration{};
+  std::vector<Unit> units;
+  struct OpTime {
+    SimTime start{}, end{};
+  };
+  std::vector<std::vector<OpTime>> op_times;
+  /// Kernel intervals of each kernel list, from the start of its pass (unscaled).
+  std::vector<std::vector<OpTime>> kernel_times;
+  std::vector<LinkLoad> links;  ///< of the fabric, most utilised first, at most 20
+  std::string fold_note;        ///< what was folded, or why not
+  std::uint64_t events = 0;
+  std::uint64_t solves = 0;        ///< max-min solves
+  std::uint64_t solved_flows = 0;  ///< flows that they touched
+};
+
+/// Which ranks a Trace shows.
+struct TraceRanks {
+  enum class Kind {
+    Class,
+    All,
+    List
+  } kind = Kind::Class;  ///< Class: one per stage, and the slowest
+  std::vector<RankId> list;
+};
+
+class Simulator final : public program::CostModel {
+ public:
+  /// `cluster` must outlive the simulator.
+  Simulator(const topologies::Cluster& cluster, const SimulatorOptions& options);
+  ~Simulator() override;
+
+  /// Throws Error{InvalidInput} if the placement names devices that the cluster lacks.
+  StepOutcome run(const program::Program& program, const program::Placement& placement) const;
+
+  Duration kernel(const Kernel& kernel, DeviceId device) const override;
+  Duration collective(Collective kind, Bytes bytes,
+                      std::span<const DeviceId> devices) const override;
+  Duration message(Bytes bytes, DeviceId from, DeviceId to) const override;
+  Duration step(const program::Program& program,
+                const program::Placement& placement) const override;
+
+ private:
+  const topologies::Cluster& cluster_;
+  SimulatorOptions options_;
+};
+
+/// Spans of the chosen ranks, kernels included; digests, version and fidelity are the caller's to
+/// fill in.
+program::Trace make_trace(const program::Program& program, const StepOutcome& outcome,
+                          const TraceRanks& ranks);
+
+}  // namespace foresail::sim
+
+namespace foresail {
+template <>
+inline constexpr auto kNames<sim::Fidelity> = std::to_array<Named<sim::Fidelity>>(
+    {{sim::Fidelity::Analytic, "analytic"}, {sim::Fidelity::Flow, "flow"}});
+template <>
+inline constexpr auto kNames<sim::Fold> =
+    std::to_array<Named<sim::Fold>>({{sim::Fold::Auto, "auto"}, {sim::Fold::Off, "off"}});
+}  // namespace foresail

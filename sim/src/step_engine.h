@@ -1,0 +1,103 @@
+/// \file
+/// Runs one step: every unit's lanes in order, messages and collectives over the network.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "foresail/program/placement.h"
+#include "foresail/program/program.h"
+#include "foresail/sim/compute_cost.h"
+#include "foresail/sim/event_queue.h"
+#include "foresail/sim/network.h"
+#include "foresail/sim/simulator.h"
+#include "units.h"
+
+namespace foresail::sim {
+
+class StepEngine {
+ public:
+  struct Context {
+    const program::Program& program;
+    const program::Placement& placement;
+    const topologies::Cluster& cluster;
+    const SimulatorOptions& options;
+  };
+  StepEngine(const Context& context, Network& network, Units units);
+
+  /// Runs to the end. Throws ContractViolation if the Program deadlocks (verify it first).
+  void run();
+  StepOutcome outcome() const;
+
+ private:
+  struct UnitState {
+    std::array<std::uint32_t, kLaneCount> head{};
+    std::array<bool, kLaneCount> is_busy{};
+    int transfers_active = 0;  ///< on the dp lane
+    std::vector<StepOutcome::OpTime> times;
+    std::vector<bool> is_done;
+  };
+  struct OpRef {
+    std::uint32_t unit, op;
+  };
+  /// Bytes on the way (or core-seconds on a host's cores) for one or more ops.
+  struct Transfer {
+    std::vector<OpRef> ops;
+    std::uint32_t flows_left = 0;
+    Duration latency{};
+  };
+  enum class EventKind : std::uint32_t { OpDone, TransferDone };
+  struct Event {
+    EventKind kind;
+    std::uint32_t a, b;  ///< unit and op, or transfer
+  };
+  struct Gathering {
+    std::vector<OpRef> ready;
+    std::size_t expected = 0;
+  };
+  using GroupKey = std::pair<std::uint32_t, std::uint32_t>;  // communicator, group
+
+  void prepare_lanes();
+  void prepare_kernels();
+  void prepare_cores();
+  Duration host_transfer(const std::string& kind, int ranks, Bytes bytes) const;
+  Duration collective_time(Collective kind, Bytes bytes, std::span<const DeviceId> devices);
+  std::vector<DeviceId> devices_of(program::CommunicatorId communicator, RankId rank) const;
+
+  const program::Op& op(OpRef ref) const;
+  bool is_ready(OpRef ref) const;
+  void advance(std::uint32_t unit);
+  void try_start(std::uint32_t unit, Lane lane);
+  void start_compute(OpRef ref);
+  void try_message(OpRef ref);
+  void start_message(OpRef sender, OpRef receiver);
+  void gather(OpRef ref);
+  void start_collective(const Gathering& gathering);
+  std::uint32_t new_transfer(std::vector<OpRef> ops, Duration latency);
+  void launch(std::uint32_t transfer, const TransferPlan& plan, double amount);
+  void mark_started(OpRef ref);
+  void finish_op(OpRef ref);
+  void finish_transfer(std::uint32_t transfer);
+  GroupKey group_of(OpRef ref) const;
+  std::size_t group_size(OpRef ref) const;
+  bool is_computing(std::uint32_t unit) const;
+
+  Context context_;
+  Network& network_;
+  Units units_;
+  ComputeCost compute_;
+  EventQueue<Event> events_;
+  std::vector<UnitState> states_;
+  std::vector<std::array<std::vector<std::uint32_t>, kLaneCount>> lane_ops_;  // by stage
+  std::vector<PassTimeline> passes_;                                          // by kernel list
+  std::vector<Transfer> transfers_;
+  std::vector<std::uint32_t> free_transfers_;
+  std::map<GroupKey, Gathering> gatherings_;
+  std::vector<std::array<std::vector<TransferPlan>, 2>> message_plans_;  // [unit][next, previous]
+  std::vector<RouteId> core_routes_;                                     // by unit; empty on GPUs
+  SimTime end_{};
+};
+
+}  // namespace foresail::sim

@@ -1,0 +1,132 @@
+#include "units.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "foresail/base/error.h"
+
+namespace foresail::sim {
+namespace {
+
+using program::Axis;
+using program::Placement;
+using program::Program;
+using topologies::Cluster;
+
+constexpr auto kDp = static_cast<std::size_t>(Axis::Dp);
+constexpr auto kPp = static_cast<std::size_t>(Axis::Pp);
+
+Unit make_unit(const Program& program, int stage, int replica) {
+  Unit unit{stage, replica, 1, {}};
+  program::Coordinates at{};
+  at[kDp] = replica;
+  at[kPp] = stage;
+  unit.ranks = program.grid.group(program.grid.rank(at), {Axis::Tp, Axis::Cp, Axis::Ep});
+  return unit;
+}
+
+// Empty if no NIC and no host's cores are used by two replicas.
+std::string shared_between_replicas(const Program& program, const Placement& placement,
+                                    const Cluster& cluster) {
+  std::map<std::uint32_t, int> owner;
+  const bool is_cpu = cluster.device().kind == topologies::DeviceKind::Cpu;
+  for (int r = 0; r < program.grid.world_size(); ++r) {
+    const RankId rank{static_cast<std::uint32_t>(r)};
+    const DeviceId device = placement.device_of[rank];
+    const int replica = program.grid.coordinates(rank)[kDp];
+    std::uint32_t resource = 0;
+    if (is_cpu) {
+      resource = static_cast<std::uint32_t>(cluster.node_of(device));
+    } else if (cluster.node().nics > 0) {
+      resource = cluster.nic_vertex(device).value;
+    } else {
+      continue;
+    }
+    const auto [entry, is_new] = owner.emplace(resource, replica);
+    if (!is_new && entry->second != replica) {
+      return is_cpu ? fmt::format("replicas {} and {} share the cores of a host", entry->second,
+                                  replica)
+                    : fmt::format("replicas {} and {} share {}", entry->second, replica,
+                                  cluster.vertices()[VertexId{resource}].name());
+    }
+  }
+  return {};
+}
+
+// Switches crossed by every message of one replica, stage by stage, rank by rank.
+std::vector<int> message_hops(const Program& program, const Placement& placement, int replica,
+                              Network& network) {
+  std::vector<int> hops;
+  const int stages = program.grid.size(Axis::Pp);
+  for (int stage = 0; stage < stages && stages > 1; ++stage) {
+    const Unit from = make_unit(program, stage, replica);
+    for (const int peer : {(stage + 1) % stages, (stage + stages - 1) % stages}) {
+      const Unit to = make_unit(program, peer, replica);
+      for (std::size_t i = 0; i < from.ranks.size(); ++i) {
+        hops.push_back(network
+                           .message(placement.device_of[from.ranks[i]],
+                                    placement.device_of[to.ranks[i]], Bytes(1))
+                           .hops);
+      }
+    }
+  }
+  return hops;
+}
+
+std::string why_not_folded(const Program& program, const Placement& placement,
+                           const Cluster& cluster, const SimulatorOptions& options,
+                           const Network& network) {
+  if (options.fold == Fold::Off) return "--fold off";
+  if (options.fidelity == Fidelity::Analytic) return {};
+  const bool has_fabric = cluster.options().fabric.tiers > 0 && cluster.options().nodes > 1;
+  if (has_fabric && network.options().routing == topologies::Routing::Ecmp) {
+    return "hashed routes differ between replicas (routing: ecmp)";
+  }
+  if (has_fabric && !network.is_non_blocking()) return "the fabric is oversubscribed";
+  return shared_between_replicas(program, placement, cluster);
+}
+
+}  // namespace
+
+Units make_units(const Program& program, const Placement& placement, const Cluster& cluster,
+                 const SimulatorOptions& options, Network& network) {
+  const int replicas = program.grid.size(Axis::Dp);
+  Units result;
+  result.stages = program.grid.size(Axis::Pp);
+  std::vector<int> representatives;
+  std::vector<int> weights;
+  const std::string reason =
+      replicas == 1 ? std::string{} : why_not_folded(program, placement, cluster, options, network);
+  if (replicas == 1) {
+    representatives = {0};
+    weights = {1};
+    result.note = "one replica";
+  } else if (!reason.empty()) {
+    for (int r = 0; r < replicas; ++r) representatives.push_back(r);
+    weights.assign(representatives.size(), 1);
+    result.note = fmt::format("unfolded, {} replicas: {}", replicas, reason);
+  } else {
+    std::map<std::vector<int>, std::size_t> classes;
+    for (int r = 0; r < replicas; ++r) {
+      const auto [entry, is_new] =
+          classes.emplace(message_hops(program, placement, r, network), representatives.size());
+      if (is_new) {
+        representatives.push_back(r);
+        weights.push_back(0);
+      }
+      ++weights[entry->second];
+    }
+    result.note = fmt::format("folded {} replicas into {} (alike in every route)", replicas,
+                              representatives.size());
+  }
+  for (std::size_t i = 0; i < representatives.size(); ++i) {
+    for (int stage = 0; stage < result.stages; ++stage) {
+      result.units.push_back(make_unit(program, stage, representatives[i]));
+      result.units.back().replicas = weights[i];
+    }
+  }
+  return result;
+}
+
+}  // namespace foresail::sim

@@ -1,0 +1,132 @@
+// What holds for every model and split, over 200 seeded cases.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "foresail/base/rng.h"
+#include "kernels.h"
+
+namespace foresail::models {
+namespace {
+
+template <class T>
+T pick(RandomStream& random, const std::vector<T>& choices) {
+  return choices[random.below(choices.size())];
+}
+
+Model random_model(RandomStream& random) {
+  Model model;
+  model.layers = 2;
+  model.heads = pick<int>(random, {8, 16});
+  model.kv_heads = model.heads / pick<int>(random, {1, 2});
+  model.head_size = pick<std::int64_t>(random, {16, 32});
+  model.hidden = pick<std::int64_t>(random, {128, 256});
+  model.ffn = pick<std::int64_t>(random, {512, 704});
+  model.vocab = 1000;
+  model.activation = pick<Activation>(random, {Activation::Gelu, Activation::SwiGlu});
+  model.positions = pick<Positions>(random, {Positions::Learned, Positions::Rotary});
+  model.dropout = pick<int>(random, {0, 1}) == 1;
+  model.biases = pick<int>(random, {0, 1}) == 1;
+  model.block = pick<Block>(random, {Block::Serial, Block::Parallel});
+  if (pick<int>(random, {0, 1}) == 1) {
+    model.attention = Attention::SlidingWindow;
+    model.window = 24;
+  }
+  return model;
+}
+
+Split random_split(RandomStream& random) {
+  Split split;
+  split.tp = pick<int>(random, {1, 2, 4});
+  split.cp = pick<int>(random, {1, 2});
+  split.sequence_parallel = pick<int>(random, {0, 1}) == 1;
+  split.microbatch_size = pick<std::int64_t>(random, {1, 3});
+  split.sequence_length = pick<std::int64_t>(random, {32, 64});
+  split.dtype = pick<DType>(random, {DType::Bf16, DType::Fp32, DType::Fp8});
+  split.recompute =
+      pick<Recompute>(random, {Recompute::None, Recompute::Selective, Recompute::Full});
+  split.overlap_tp = pick<int>(random, {0, 1}) == 1;
+  split.stack.flash_attention = pick<int>(random, {0, 1}) == 1;
+  split.stack.fused_kernels = pick<int>(random, {0, 1}) == 1;
+  split.stack.async_tensor_parallel = pick<int>(random, {0, 1}) == 1;
+  split.stack.early_stop_recompute = pick<int>(random, {0, 1}) == 1;
+  return split;
+}
+
+// Names are unique; a kernel waits for earlier ones only, compute for collectives and collectives
+// for compute; and every collective inside a layer is awaited before the layer ends.
+void expect_sound(const std::vector<Kernel>& list) {
+  std::set<std::string> seen;
+  std::set<int> open;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    EXPECT_TRUE(seen.insert(list[i].name).second) << list[i].name;
+    EXPECT_GT(list[i].bytes.count(), 0) << list[i].name;
+    const bool is_collective = list[i].kind == KernelKind::Collective;
+    EXPECT_EQ(is_collective, list[i].lane != Lane::Compute) << list[i].name;
+    for (const int before : list[i].after) {
+      ASSERT_LT(before, static_cast<int>(i)) << list[i].name;
+      const Kernel& awaited = list[static_cast<std::size_t>(before)];
+      EXPECT_NE(awaited.kind == KernelKind::Collective, is_collective) << list[i].name;
+      open.erase(before);
+    }
+    if (is_collective) open.insert(static_cast<int>(i));
+  }
+  EXPECT_TRUE(open.empty());
+}
+
+double gemm_flops(const std::vector<Kernel>& list) {
+  double total = 0;
+  for (const Kernel& entry : list) {
+    const bool is_linear = entry.kind == KernelKind::Gemm && !entry.name.starts_with("attention");
+    if (is_linear && !entry.name.ends_with(".recompute")) total += entry.flops.count();
+  }
+  return total;
+}
+
+TEST(Splits, ListsAreSoundAndFlopsAreConserved) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomStream random = Rng(seed).stream("split");
+    const Model model = random_model(random);
+    const Split split = random_split(random);
+    const Work work = layer_work(model, split);
+    expect_sound(work.forward);
+    expect_sound(work.backward);
+    // Ranks share the products evenly, and a backward runs each twice.
+    Split alone = split;
+    alone.tp = 1;
+    alone.cp = 1;
+    const Work whole = layer_work(model, alone);
+    const double ranks = split.tp * split.cp;
+    EXPECT_DOUBLE_EQ(ranks * gemm_flops(work.forward), gemm_flops(whole.forward));
+    EXPECT_DOUBLE_EQ(2 * gemm_flops(work.forward), gemm_flops(work.backward));
+    EXPECT_EQ(layer_work(model, split).backward, work.backward);
+  }
+}
+
+// The kernels of all ranks add up to the model FLOPs that MFU is made of, recomputation apart;
+// unfused attention computes the whole square, as the non-causal convention counts.
+TEST(Splits, KernelsAddUpToModelFlops) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomStream random = Rng(seed).stream("split");
+    Model model = random_model(random);
+    model.vocab = 1024;  // a multiple of 128 tp: no padding
+    Split split = random_split(random);
+    split.recompute = Recompute::None;
+    split.stack.flash_attention = false;
+    const Work layer = layer_work(model, split);
+    const Work head = head_work(model, split);
+    const double step = model.layers * (flops_of(layer.forward) + flops_of(layer.backward)) +
+                        flops_of(head.forward) + flops_of(head.backward);
+    const FlopConvention convention{FlopFormula::Exact, false};
+    const double expected =
+        model_flops(model, split.microbatch_size, split.sequence_length, convention).count();
+    EXPECT_NEAR(split.tp * split.cp * step / expected, 1, 1e-12);
+  }
+}
+
+}  // namespace
+}  // namespace foresail::models

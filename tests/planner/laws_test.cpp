@@ -1,0 +1,181 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "foresail/planner/layout.h"
+
+namespace foresail::planner {
+namespace {
+
+/// A legal starting point: 16 layers, 8 heads on tp 2 * cp 2 * pp 4 * dp 2 = 32 devices.
+struct Case {
+  models::Model model;
+  Layout layout;
+  program::Training training;
+  int devices = 32;
+
+  Case() {
+    model.name = "gpt";
+    model.layers = 16;
+    model.hidden = 64;
+    model.heads = 8;
+    model.kv_heads = 4;
+    model.head_size = 8;
+    model.ffn = 256;
+    model.vocab = 128;
+    layout.tp = 2;
+    layout.cp = 2;
+    layout.pp = 4;
+    layout.dp = 2;
+    layout.v = 2;
+    layout.schedule = ScheduleKind::Interleaved;
+    layout.sequence_parallel = true;
+    training.global_batch_size = 16;
+    training.sequence_length = 32;
+  }
+
+  std::vector<BrokenLaw> check() const { return check_laws(model, layout, training, devices); }
+};
+
+TEST(Laws, LegalLayoutBreaksNone) {
+  EXPECT_TRUE(Case().check().empty());
+}
+
+struct Breach {
+  std::string name;
+  std::string message;
+  std::function<void(Case&)> change;
+};
+
+// Each change breaks one law alone, and the message carries every term.
+TEST(Laws, EachIsReportedAloneWithItsTerms) {
+  const std::vector<Breach> breaches = {
+      {"at_least_one", "tp 0, must be at least 1", [](Case& c) { c.layout.tp = 0; }},
+      {"group_size_not_negative", "group_size -1, must be at least 0",
+       [](Case& c) { c.layout.group_size = -1; }},
+      {"world_size", "tp 2 * cp 2 * pp 4 * dp 2 = 32, but the cluster has 128 devices",
+       [](Case& c) { c.devices = 128; }},
+      {"rank_order", "rank_order tp-tp-ep-dp-pp names an axis twice, must name each once",
+       [](Case& c) { c.layout.rank_order[1] = program::Axis::Tp; }},
+      {"ep_needs_experts", "ep 2, but model gpt has no experts, must be 1",
+       [](Case& c) { c.layout.ep = 2; }},
+      {"zero_stage", "zero_stage 4, must be 0 to 3", [](Case& c) { c.layout.zero_stage = 4; }},
+      {"heads_by_tp", "heads 9 % tp 2 = 1, must be 0", [](Case& c) { c.model.heads = 9; }},
+      {"kv_heads_by_tp", "kv_heads 1 % tp 2 = 1, must be 0", [](Case& c) { c.model.kv_heads = 1; }},
+      {"ffn_by_tp", "ffn 255 % tp 2 = 1, must be 0", [](Case& c) { c.model.ffn = 255; }},
+      {"layers_by_stages", "layers 12 % (pp 4 * v 2) = 4, must be 0",
+       [](Case& c) { c.model.layers = 12; }},
+      {"sequence_parallel_needs_tp", "sequence_parallel needs tp > 1, but tp is 1",
+       [](Case& c) {
+         c.layout.tp = 1;
+         c.layout.dp = 4;
+       }},
+      {"sequence_by_2cp", "sequence_length 32 % (2 * cp 3) = 2, must be 0",
+       [](Case& c) {
+         c.layout.sequence_parallel = false;
+         c.layout.cp = 3;
+         c.devices = 48;
+       }},
+      {"sequence_by_tp_cp", "sequence_length 36 % (tp 8 * cp 1) = 4, must be 0",
+       [](Case& c) {
+         c.layout.tp = 8;
+         c.layout.cp = 1;
+         c.layout.dp = 1;
+         c.model.kv_heads = 8;
+         c.training.sequence_length = 36;
+       }},
+      {"v_needs_interleaved", "v 2 needs schedule interleaved, but schedule is 1f1b",
+       [](Case& c) { c.layout.schedule = ScheduleKind::OneForwardOneBackward; }},
+      {"group_size_needs_interleaved",
+       "group_size 4 needs schedule interleaved, but schedule is gpipe",
+       [](Case& c) {
+         c.layout.schedule = ScheduleKind::Gpipe;
+         c.layout.v = 1;
+         c.layout.group_size = 4;
+       }},
+      {"interleaved_needs_v", "schedule interleaved needs v > 1, but v is 1",
+       [](Case& c) { c.layout.v = 1; }},
+      {"v_needs_pp", "v 2 needs pp > 1, but pp is 1",
+       [](Case& c) {
+         c.layout.pp = 1;
+         c.layout.dp = 8;
+       }},
+      {"interleaved_needs_overlap",
+       "schedule interleaved without overlap.pp needs pp > 2, but pp is 2",
+       [](Case& c) {
+         c.layout.pp = 2;
+         c.layout.dp = 4;
+       }},
+      {"batch_by_replicas", "global_batch_size 15 % (microbatch_size 1 * dp 2) = 1, must be 0",
+       [](Case& c) { c.training.global_batch_size = 15; }},
+      {"passes_max",
+       "global_batch_size 4000000 / (microbatch_size 1 * dp 2) * v 2 = 4000000 forward passes per "
+       "stage, must be at most 1000000",
+       [](Case& c) { c.training.global_batch_size = 4'000'000; }},
+      {"group_size_range", "group_size 3, must be at least pp 4 and at most the 8 microbatches",
+       [](Case& c) { c.layout.group_size = 3; }},
+      {"microbatches_by_group",
+       "9 microbatches % group_size 4 = 1, must be 0 or at least pp 4: the bubble would be 0.37 "
+       "instead of 0.17",
+       [](Case& c) { c.training.global_batch_size = 18; }}};
+  for (const Breach& breach : breaches) {
+    Case c;
+    breach.change(c);
+    const std::vector<BrokenLaw> broken = c.check();
+    ASSERT_EQ(broken.size(), 1u) << breach.name
+                                 << (broken.size() > 1 ? ": " + broken[1].message : "");
+    EXPECT_EQ(broken[0].name, breach.name);
+    EXPECT_EQ(broken[0].message, breach.message);
+  }
+}
+
+TEST(Laws, SeveralAreReportedTogether) {
+  Case c;
+  c.model.heads = 9;
+  c.model.layers = 12;
+  c.devices = 31;
+  std::vector<std::string> names;
+  for (const BrokenLaw& law : c.check()) names.push_back(law.name);
+  EXPECT_THAT(names, testing::ElementsAre("world_size", "heads_by_tp", "layers_by_stages"));
+}
+
+TEST(Laws, RemainderOfAtLeastStagesIsLegal) {
+  Case c;
+  c.layout.group_size = 5;  // 9 = 5 + 4
+  c.training.global_batch_size = 18;
+  EXPECT_TRUE(c.check().empty());
+}
+
+TEST(Laws, DeadlockingGroupsAreRefusedWithTheirCycle) {
+  Case c;
+  c.layout.tp = c.layout.cp = c.layout.dp = 1;
+  c.layout.sequence_parallel = false;
+  c.layout.pp = c.devices = 8;
+  c.layout.group_size = 8;
+  c.training.global_batch_size = 12;
+  const auto broken = c.check();
+  ASSERT_EQ(broken.size(), 1u);
+  EXPECT_EQ(broken[0].name, "microbatches_by_group");
+  EXPECT_THAT(
+      broken[0].message,
+      testing::StartsWith("12 microbatches % group_size 8 = 4, must be 0 or at least pp 8: "
+                          "schedule of 8 stages, 2 chunks, 12 microbatches deadlocks: stage"));
+}
+
+TEST(Laws, HugeDegreesDoNotOverflow) {
+  Case c;
+  c.layout.tp = c.layout.cp = c.layout.pp = c.layout.dp = 1 << 20;
+  c.layout.v = 1 << 20;
+  c.layout.microbatch_size = 1 << 20;
+  const auto broken = c.check();
+  ASSERT_FALSE(broken.empty());
+  EXPECT_EQ(broken[0].message,
+            "tp 1048576 * cp 1048576 * pp 1048576 * dp 1048576 = 1208925819614629174706176, but "
+            "the cluster has 32 devices");
+}
+
+}  // namespace
+}  // namespace foresail::planner

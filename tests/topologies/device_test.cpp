@@ -1,0 +1,113 @@
+#include "foresail/topologies/device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "catalogue.h"
+#include "foresail/base/error.h"
+
+namespace foresail::topologies {
+namespace {
+
+constexpr std::string_view kDevice = R"(name: tiny
+peak_16: 10 TFLOP/s
+peak_32: 5 TFLOP/s
+memory: 8 GiB
+memory_bandwidth: 500 GB/s
+multiprocessors: 16
+)";
+
+DeviceSpec read_text(const std::string& text) {
+  return read_device(Yaml::parse(text, "device.yaml"));
+}
+
+std::string complaint(const std::string& text) {
+  try {
+    read_text(text);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+DeviceSpec catalogue_device(const std::string& name) {
+  return read_device(Yaml::load(catalogue_folder() / "devices" / (name + ".yaml")));
+}
+
+TEST(Device, UnstatedConstantsKeepTheirDefaults) {
+  const DeviceSpec device = read_text(std::string(kDevice) + "constants: {gemm_16: 0.5}\n");
+  CostConstants expected;
+  expected.gemm_16 = 0.5;
+  EXPECT_EQ(device.constants, expected);
+  EXPECT_EQ(device.kind, DeviceKind::Gpu);
+  EXPECT_EQ(device.nvlink, Bandwidth());
+}
+
+TEST(Device, PeakFollowsTheNumberFormat) {
+  const DeviceSpec h100 = catalogue_device("h100");
+  EXPECT_EQ(h100.peak(DType::Bf16), FlopRate::teraflops(989));
+  EXPECT_EQ(h100.peak(DType::Fp16), FlopRate::teraflops(989));
+  EXPECT_EQ(h100.peak(DType::Fp8), FlopRate::teraflops(1979));
+  EXPECT_EQ(h100.peak(DType::Fp32), FlopRate::teraflops(67));
+  EXPECT_EQ(h100.peak(DType::Int64), FlopRate());
+  EXPECT_EQ(catalogue_device("a100_80").peak(DType::Fp8), FlopRate());
+}
+
+// As many names as members, and no member twice: then every member has a name.
+TEST(Device, EveryConstantHasAName) {
+  static_assert(sizeof(CostConstants) == kConstantNames.size() * sizeof(double));
+  CostConstants constants;
+  for (const ConstantName& constant : kConstantNames) constants.*constant.member = -1;
+  for (const ConstantName& constant : kConstantNames) {
+    EXPECT_EQ(constants.*constant.member, -1) << constant.name << " shares its member";
+    constants.*constant.member = -2;
+  }
+}
+
+TEST(Device, DocumentReadsBackEqualWhateverTheDigits) {
+  DeviceSpec device = read_text(std::string(kDevice));
+  device.provenance = "a line\nand \"another\": 1e3";
+  device.peak_16 = FlopRate::per_second(989.4e12);
+  device.peak_32 = FlopRate::per_second(12'345'678'901'234.5);
+  device.peak_8 = FlopRate::per_second(1.0 / 3 * 1e14);
+  device.memory = Bytes(12'345'677);
+  device.memory_bandwidth = Bandwidth::bps(1'000'000'000'001);
+  device.nvlink = Bandwidth::bps(1'234'567'000'000);
+  device.constants.gemm_16 = 1.0 / 3;
+  device.constants.launch_us = 1e-7;
+  EXPECT_EQ(read_text(to_yaml(to_document(device))), device);
+}
+
+// Busbw of the step-time model: 185 GB/s of 300 on A100, 280 of 450 on H100.
+TEST(Device, NvlinkConstantsGiveTheMeasuredBusBandwidth) {
+  const DeviceSpec a100 = catalogue_device("a100_80");
+  const DeviceSpec h100 = catalogue_device("h100");
+  EXPECT_NEAR(a100.nvlink.bytes_per_second() * a100.constants.nvlink, 185e9, 1e9);
+  EXPECT_NEAR(h100.nvlink.bytes_per_second() * h100.constants.nvlink, 280e9, 1e9);
+}
+
+TEST(Device, ComplaintsNameFileLineAndKey) {
+  using ::testing::StartsWith;
+  const std::string text(kDevice);
+  EXPECT_THAT(complaint("name: x\n"), StartsWith("device.yaml:1: the key \"peak_16\" is missing"));
+  EXPECT_THAT(complaint(text + "colour: red\n"), StartsWith("device.yaml:7: colour: unknown key"));
+  EXPECT_THAT(complaint(text + "nvlink: 300\n"),
+              StartsWith("device.yaml:7: nvlink: \"300\" has no"));
+  EXPECT_THAT(complaint(text + "nvlink: 0 GB/s\n"),
+              StartsWith("device.yaml:7: nvlink: must be positive"));
+  EXPECT_THAT(complaint(text + "peak_8: 1e9 PFLOP/s\n"),
+              StartsWith("device.yaml:7: peak_8: is beyond any device"));
+  EXPECT_THAT(complaint(text + "kind: tpu\n"),
+              StartsWith("device.yaml:7: kind: \"tpu\" is not one of gpu, cpu"));
+  EXPECT_THAT(
+      complaint(text + "constants:\n  gem_16: 0.5\n"),
+      StartsWith("device.yaml:8: constants.gem_16: unknown key; did you mean \"gemm_16\"?"));
+  EXPECT_THAT(complaint(text + "constants:\n  nic: 0\n"),
+              StartsWith("device.yaml:8: constants.nic: must be positive"));
+  EXPECT_THAT(complaint(text + "constants:\n  launch_us: -1\n"),
+              StartsWith("device.yaml:8: constants.launch_us: must lie between"));
+  EXPECT_THAT(complaint(text + "constants: 5\n"), StartsWith("device.yaml:7: constants: expected"));
+}
+
+}  // namespace
+}  // namespace foresail::topologies
