@@ -35,6 +35,7 @@ Collective reduction(const Share& share) {
 // All gathers are issued at once; GEMM i waits for gather i alone.
 std::vector<int> gathers(PassKernels& pass, const std::string& name, int count) {
   std::vector<int> issued;
+  issued.reserve(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i) {
     issued.push_back(pass.chunk(name, Collective::AllGather, i, count));
   }

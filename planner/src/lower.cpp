@@ -21,11 +21,12 @@ namespace {
 using program::KernelListId;
 using program::Program;
 
-/// Ticks per forward pass of an average chunk. Costs are whole ticks, so that ties are exact.
-constexpr double kTicks = 1000;
-/// Costs of passes are rounded to this share of a forward pass: a smaller difference between
-/// stages must not decide in which order messages go.
-constexpr double kStep = 0.05;
+/// Costs are whole ticks, so that ties are exact. Costs of passes are whole twentieths of the
+/// median chunk's forward: a smaller difference between stages must not decide in which order
+/// messages go.
+constexpr double kTicksPerStep = 50;
+constexpr double kStepsPerForward = 20;
+constexpr double kTicksPerForward = kTicksPerStep * kStepsPerForward;
 
 double total_flops(const std::vector<Kernel>& kernels) {
   double flops = 0;
@@ -44,10 +45,11 @@ PassCosts pass_costs(const Plan& plan, const std::vector<StageWork>& stages,
   std::ranges::nth_element(forwards, middle);
   const double unit = *middle;
   const auto ticks = [&](const std::vector<Kernel>& kernels) {
-    return std::max(1.0, std::round(total_flops(kernels) / unit / kStep)) * kStep * kTicks;
+    return std::max(1.0, std::round(total_flops(kernels) / unit * kStepsPerForward)) *
+           kTicksPerStep;
   };
   PassCosts costs;
-  costs.message = std::max(kStep * kTicks, std::round(options.message_cost * kTicks));
+  costs.message = std::max(kTicksPerStep, std::round(options.message_cost * kTicksPerForward));
   costs.blocking = !plan.layout.overlap.pp;
   for (const StageWork& stage : stages) {
     std::vector<double>& forward = costs.forward_of.emplace_back();

@@ -37,11 +37,11 @@ program::Placement read_placement(const Yaml& node, int ranks) {
   return placement;
 }
 
-double positive_number(const Yaml& node, std::string_view key, double otherwise, double low) {
+double not_negative(const Yaml& node, std::string_view key, double otherwise) {
   const auto value = node.find(key);
   if (!value) return otherwise;
   const double number = value->as_number();
-  if (number < low) value->fail("must not be negative");
+  if (number < 0) value->fail("must not be negative");
   return number;
 }
 
@@ -77,8 +77,8 @@ program::Training read_training(const Yaml& node) {
   if (const auto optimizer = node.find("optimizer")) {
     training.optimizer = optimizer->as_choice<program::Optimizer>();
   }
-  training.learning_rate = positive_number(node, "learning_rate", training.learning_rate, 0);
-  training.clip = positive_number(node, "clip", training.clip, 0);
+  training.learning_rate = not_negative(node, "learning_rate", training.learning_rate);
+  training.clip = not_negative(node, "clip", training.clip);
   if (const auto steps = node.find("steps")) {
     training.steps = static_cast<int>(steps->as_integer(1, INT32_MAX));
   }

@@ -44,7 +44,10 @@ program::Span to_span(const MeasuredSpan& measured, RankId rank, std::int64_t or
 }  // namespace
 
 std::string pack(const RankMeasurement& measurement) {
-  Document header{{"rank", measurement.rank.value}, {"host", measurement.host}};
+  Document header{{"rank", measurement.rank.value},
+                  {"host", measurement.host},
+                  {"plan_digest", measurement.plan_digest},
+                  {"program_digest", measurement.program_digest}};
   header["steps"] = Document::array();
   for (const StepSummary& step : measurement.steps) {
     header["steps"].push_back({step.step, step.loss, step.gradient_norm, step.start_ns, step.end_ns,
@@ -63,6 +66,8 @@ RankMeasurement unpack(const std::string& packed) {
   RankMeasurement measurement;
   measurement.rank = RankId{header.at("rank").get<std::uint32_t>()};
   measurement.host = header.at("host");
+  measurement.plan_digest = header.at("plan_digest");
+  measurement.program_digest = header.at("program_digest");
   for (const Document& step : header.at("steps")) {
     measurement.steps.push_back({.step = step.at(0),
                                  .loss = step.at(1),

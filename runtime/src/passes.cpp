@@ -46,6 +46,11 @@ void Passes::load_batch(int step) {
   }
 }
 
+void Passes::use_batch(std::vector<at::Tensor> tokens, std::vector<at::Tensor> targets) {
+  tokens_ = std::move(tokens);
+  targets_ = std::move(targets);
+}
+
 void Passes::forward(PassKey key, OpContext& context) {
   Chunk& chunk = stage_.chunk(key.chunk);
   const auto microbatch = static_cast<std::size_t>(key.microbatch);

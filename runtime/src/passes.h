@@ -25,6 +25,8 @@ class Passes {
 
   /// Tokens and targets of all microbatches of `step`.
   void load_batch(int step);
+  /// The same from outside, by microbatch.
+  void use_batch(std::vector<at::Tensor> tokens, std::vector<at::Tensor> targets);
   void forward(PassKey key, OpContext& context);
   void backward(PassKey key, OpContext& context);
 

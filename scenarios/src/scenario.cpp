@@ -16,6 +16,7 @@ void add_folder(DataFolders& folders, const fs::path& root) {
   const bool is_source_tree = fs::is_directory(root / "models" / "catalogue");
   folders.models.push_back(is_source_tree ? root / "models" / "catalogue" : root / "models");
   folders.topologies.push_back(is_source_tree ? root / "topologies" / "catalogue" : root);
+  folders.scenarios.push_back(is_source_tree ? root / "scenarios" / "catalogue" : root);
 }
 
 [[noreturn]] void refuse(const Yaml& node, const std::string& why) {

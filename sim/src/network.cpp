@@ -351,6 +351,17 @@ TransferPlan Network::collective(Collective kind, Bytes bytes, std::span<const D
   return may_be_tree && alone(tree) < alone(ring) ? tree : ring;
 }
 
+int Network::hops(DeviceId from, DeviceId to) const {
+  if (cluster_.node_of(from) == cluster_.node_of(to)) return 0;
+  const VertexId destination = cluster_.nic_vertex(to);
+  int switches = 0;
+  for (VertexId at = cluster_.nic_vertex(from); at != destination;) {
+    at = cluster_.links()[cluster_.next_hops(at, destination)[0]].to;
+    switches += is_switch(cluster_, at) ? 1 : 0;
+  }
+  return switches;
+}
+
 double Network::slowest_edge(bool is_between_nodes) const {
   const topologies::CostConstants& constants = cluster_.device().constants;
   if (is_between_nodes) return cluster_.node().nic_bandwidth.bytes_per_second() * constants.nic;

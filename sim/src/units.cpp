@@ -56,7 +56,7 @@ std::string shared_between_replicas(const Program& program, const Placement& pla
 
 // Switches crossed by every message of one replica, stage by stage, rank by rank.
 std::vector<int> message_hops(const Program& program, const Placement& placement, int replica,
-                              Network& network) {
+                              const Network& network) {
   std::vector<int> hops;
   const int stages = program.grid.size(Axis::Pp);
   for (int stage = 0; stage < stages && stages > 1; ++stage) {
@@ -64,10 +64,8 @@ std::vector<int> message_hops(const Program& program, const Placement& placement
     for (const int peer : {(stage + 1) % stages, (stage + stages - 1) % stages}) {
       const Unit to = make_unit(program, peer, replica);
       for (std::size_t i = 0; i < from.ranks.size(); ++i) {
-        hops.push_back(network
-                           .message(placement.device_of[from.ranks[i]],
-                                    placement.device_of[to.ranks[i]], Bytes(1))
-                           .hops);
+        hops.push_back(network.hops(placement.device_of[from.ranks[i]],
+                                    placement.device_of[to.ranks[i]]));
       }
     }
   }
@@ -90,7 +88,7 @@ std::string why_not_folded(const Program& program, const Placement& placement,
 }  // namespace
 
 Units make_units(const Program& program, const Placement& placement, const Cluster& cluster,
-                 const SimulatorOptions& options, Network& network) {
+                 const SimulatorOptions& options, const Network& network) {
   const int replicas = program.grid.size(Axis::Dp);
   Units result;
   result.stages = program.grid.size(Axis::Pp);

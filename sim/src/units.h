@@ -29,6 +29,6 @@ struct Units {
 /// each replica stands for itself and the note says why.
 Units make_units(const program::Program& program, const program::Placement& placement,
                  const topologies::Cluster& cluster, const SimulatorOptions& options,
-                 Network& network);
+                 const Network& network);
 
 }  // namespace foresail::sim

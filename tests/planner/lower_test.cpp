@@ -155,10 +155,10 @@ TEST(Lower, BytesAreThoseOfTheBuckets) {
   EXPECT_EQ(update->bytes, Bytes(28 * update->m));
 }
 
-// With 3 replicas a bucket that 3 does not divide is padded to the next multiple.
+// With 11 replicas a bucket that 11 does not divide is padded to the next multiple.
 TEST(Lower, ShardedBucketsArePadded) {
   Layout layout;
-  layout.dp = 3;
+  layout.dp = 11;
   layout.zero_stage = 1;
   Plan plan = plan_of(plain_model(1), layout, 1);
   const std::int64_t scattered =
@@ -166,8 +166,8 @@ TEST(Lower, ShardedBucketsArePadded) {
   plan.layout.zero_stage = 0;
   const std::int64_t reduced =
       op(lower(plan), 0, "all_reduce chunk_gradients chunk 0").bytes.count() / 4;
-  EXPECT_NE(reduced % 3, 0);
-  EXPECT_EQ(scattered, (reduced / 3 + 1) * 3);
+  EXPECT_NE(reduced % 11, 0);
+  EXPECT_EQ(scattered, (reduced / 11 + 1) * 11);
 }
 
 TEST(Lower, GradientsWaitForTheirOwnChunkOnlyWithOverlap) {

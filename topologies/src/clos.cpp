@@ -123,7 +123,7 @@ Law leaf_port_law(const Cluster::Options& o) {
 Law port_law(const Cluster::Options& o, const ClosShape& shape) {
   const FabricSpec& fabric = o.fabric;
   if (fabric.switch_ports == 0 || fabric.tiers == 0) return std::nullopt;
-  if (const Law law = leaf_port_law(o)) return law;
+  if (Law law = leaf_port_law(o)) return law;
   if (fabric.tiers == 2 && shape.leaves * shape.leaf_parallel > fabric.switch_ports) {
     return fmt::format("{} nodes need {} leaves below each spine, but a switch has {} ports",
                        o.nodes, shape.leaves, fabric.switch_ports);

@@ -40,7 +40,9 @@ struct StepSummary {
 
 struct RankMeasurement {
   RankId rank;
-  std::string host;  ///< ranks of one host share a steady clock
+  std::string host;            ///< ranks of one host share a steady clock
+  std::string plan_digest;     ///< as this rank computed it
+  std::string program_digest;  ///< of the Program that this rank lowered
   std::vector<StepSummary> steps;
   std::vector<MeasuredSpan> spans;  ///< empty if this rank did not record
   friend bool operator==(const RankMeasurement&, const RankMeasurement&) = default;

@@ -16,6 +16,7 @@ namespace foresail::scenarios {
 struct DataFolders {
   std::vector<std::filesystem::path> models;      ///< folders of model files
   std::vector<std::filesystem::path> topologies;  ///< folders with clusters/ and devices/
+  std::vector<std::filesystem::path> scenarios;   ///< folders with stacks.yaml
 };
 DataFolders data_folders();
 

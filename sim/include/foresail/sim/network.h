@@ -46,6 +46,9 @@ class Network {
   TransferPlan collective(Collective kind, Bytes bytes, std::span<const DeviceId> devices,
                           std::uint64_t connection);
 
+  /// Switches between two devices (0 within a node), without making a route.
+  int hops(DeviceId from, DeviceId to) const;
+
   /// Time of a transfer that meets no other.
   Duration alone(const TransferPlan& plan) const;
 

@@ -89,6 +89,8 @@ class Cluster {
   explicit Cluster(const Options& options);
 
   const Options& options() const { return options_; }
+  /// Replaces the device's cost constants, on which the graph does not depend (for fitters).
+  void set_constants(const CostConstants& constants) { options_.device.constants = constants; }
   const std::string& name() const { return options_.name; }
   const DeviceSpec& device() const { return options_.device; }
   const NodeSpec& node() const { return options_.node; }

@@ -1,0 +1,54 @@
+#include "worker_job.h"
+
+namespace foresail::cli {
+namespace {
+
+runtime::ChunkPart part_of(const planner::StagePart& stage_part) {
+  runtime::ChunkPart part;
+  part.first_layer = stage_part.first_layer;
+  part.end_layer = stage_part.end_layer;
+  if (stage_part.has_embedding && stage_part.has_head) {
+    part.ends = runtime::ChunkEnds::Both;
+  } else if (stage_part.has_embedding) {
+    part.ends = runtime::ChunkEnds::Embedding;
+  } else if (stage_part.has_head) {
+    part.ends = runtime::ChunkEnds::Head;
+  }
+  return part;
+}
+
+models::Split split_of(const planner::Plan& plan) {
+  models::Split split;
+  split.tp = plan.layout.tp;
+  split.cp = plan.layout.cp;
+  split.sequence_parallel = plan.layout.sequence_parallel;
+  split.microbatch_size = plan.layout.microbatch_size;
+  split.sequence_length = plan.training.sequence_length;
+  split.dtype = plan.training.precision;
+  split.recompute = plan.layout.recompute;
+  split.overlap_tp = plan.layout.overlap.tp;
+  split.stack = plan.stack;
+  return split;
+}
+
+}  // namespace
+
+runtime::Job make_job(const planner::Plan& plan) {
+  runtime::Job job;
+  job.model = plan.model;
+  job.split = split_of(plan);
+  job.training = plan.training;
+  job.program = planner::lower(plan);
+  for (int stage = 0; stage < plan.layout.pp; ++stage) {
+    std::vector<runtime::ChunkPart>& parts = job.parts.emplace_back();
+    for (int chunk = 0; chunk < planner::chunk_count(plan); ++chunk) {
+      parts.push_back(part_of(planner::stage_part(plan, stage, chunk)));
+    }
+  }
+  job.zero_stage = plan.layout.zero_stage;
+  job.seed = plan.seed;
+  job.plan_digest = plan.digest();
+  return job;
+}
+
+}  // namespace foresail::cli

@@ -1,0 +1,131 @@
+// foresail-worker: executes Plans and measures hosts. `foresail run` and `foresail calibrate` start
+// it; torchrun and srun may start `foresail-worker run` themselves.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+
+#include "foresail/base/error.h"
+#include "worker_calibrate.h"
+#include "worker_environment.h"
+#include "worker_launch.h"
+#include "worker_run.h"
+
+namespace foresail::cli {
+namespace {
+
+struct Arguments {
+  RunOptions run;
+  CalibrateRunOptions calibrate;
+  int steps = 0;
+  int ranks = 0;
+};
+
+void add_run_options(CLI::App& command, Arguments& arguments) {
+  command.add_option("plan", arguments.run.plan, "the Plan")->required();
+  command.add_option("-o,--output", arguments.run.output, "folder for the results")->required();
+  command.add_option("--data", arguments.run.data, "text file or folder to train on");
+  command.add_option("--steps", arguments.steps, "instead of training.steps")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--trace-ranks", arguments.run.trace_ranks, "all, class, or a list of ranks");
+}
+
+void add_calibrate_options(CLI::App& command, Arguments& arguments) {
+  command.add_option("-o,--output", arguments.calibrate.output, "the Profile")->required();
+  command.add_option("--plan", arguments.calibrate.plan, "whose kernels and transfers to measure");
+}
+
+/// The ranks' command line: that of the launch, without what concerns the launch.
+int launch_run(const Arguments& arguments) {
+  load_executable_plan(arguments.run.plan, arguments.ranks);
+  LaunchOptions options{arguments.ranks,
+                        {"run", arguments.run.plan.string(), "-o", arguments.run.output.string(),
+                         "--trace-ranks", arguments.run.trace_ranks}};
+  const auto add = [&](const char* name, const std::string& value) {
+    options.arguments.insert(options.arguments.end(), {name, value});
+  };
+  if (!arguments.run.data.empty()) add("--data", arguments.run.data);
+  if (arguments.steps > 0) add("--steps", std::to_string(arguments.steps));
+  return launch(options);
+}
+
+int launch_calibrate(const Arguments& arguments) {
+  const CalibrateRunOptions& calibrate = arguments.calibrate;
+  const int processes = arguments.ranks > 0 ? arguments.ranks : default_processes(calibrate.plan);
+  if (!calibrate.plan.empty()) load_executable_plan(calibrate.plan, processes);
+  LaunchOptions options{processes, {"calibrate-rank", "-o", calibrate.output.string()}};
+  if (!calibrate.plan.empty()) {
+    options.arguments.insert(options.arguments.end(), {"--plan", calibrate.plan.string()});
+  }
+  return launch(options);
+}
+
+int dispatch(int count, char** values) {
+  CLI::App app("Executes Plans and measures hosts.", "foresail-worker");
+  app.require_subcommand(1);
+  Arguments arguments;
+  CLI::App* run = app.add_subcommand("run", "be one rank (torchrun's or Slurm's environment)");
+  add_run_options(*run, arguments);
+  CLI::App* start = app.add_subcommand("launch", "start all ranks on this host");
+  add_run_options(*start, arguments);
+  start->add_option("--launch", arguments.ranks, "number of ranks")->required();
+  CLI::App* calibrate = app.add_subcommand("calibrate", "measure this host");
+  add_calibrate_options(*calibrate, arguments);
+  calibrate->add_option("--processes", arguments.ranks, "that measure at the same time")
+      ->check(CLI::PositiveNumber);
+  CLI::App* calibrate_one = app.add_subcommand("calibrate-rank", "be one process of calibrate");
+  add_calibrate_options(*calibrate_one, arguments);
+  try {
+    app.parse(count, values);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (arguments.steps > 0) arguments.run.steps = arguments.steps;
+  if (start->parsed()) return launch_run(arguments);
+  if (calibrate->parsed()) return launch_calibrate(arguments);
+  if (run->parsed()) run_rank(arguments.run);
+  if (calibrate_one->parsed()) calibrate_rank(arguments.calibrate);
+  return 0;
+}
+
+/// "rank 3: " under a launcher.
+std::string self() {
+  const char* rank = std::getenv("RANK");
+  return rank == nullptr ? "" : fmt::format("rank {}: ", rank);
+}
+
+int status_of(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::InvalidInput:
+    case ErrorCode::NotFound:
+    case ErrorCode::Unsupported:
+      return 2;
+    case ErrorCode::Device:
+    case ErrorCode::Io:
+      return 1;
+  }
+  return 1;
+}
+
+int guarded(int count, char** values) {
+  try {
+    return dispatch(count, values);
+  } catch (const Error& error) {
+    const char* hint = error.code() == ErrorCode::Device ? " (lost a peer?)" : "";
+    fmt::print(stderr, "foresail-worker: {}{}{}\n", self(), error.what(), hint);
+    return status_of(error);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "foresail-worker: {}internal error: {}\n", self(), error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace foresail::cli
+
+int main(int count, char** values) {
+  const int status = foresail::cli::guarded(count, values);
+  std::fflush(nullptr);
+  return status;
+}

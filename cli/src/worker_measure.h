@@ -1,0 +1,35 @@
+/// \file
+/// Collects what the ranks measured, and writes a run's files.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "foresail/runtime/job.h"
+#include "foresail/runtime/measurement.h"
+#include "foresail/runtime/store.h"
+#include "worker_environment.h"
+
+namespace foresail::cli {
+
+/// Which ranks' spans go into the Trace.
+struct TraceRanks {
+  enum class Kind { All, StageClass, List };
+  Kind kind = Kind::StageClass;
+  std::vector<int> list;  ///< List only
+};
+/// "all", "class" or "0,3,5". Throws Error{InvalidInput}.
+TraceRanks parse_trace_ranks(const std::string& text);
+
+/// Every rank calls it; rank 0 gets the measurements of all ranks, spans only of those chosen. For
+/// StageClass: the first rank of each stage, and the rank that computed longest.
+std::vector<runtime::RankMeasurement> gather(const RankEnvironment& environment,
+                                             const TraceRanks& chosen, const runtime::Job& job,
+                                             runtime::RankMeasurement mine, runtime::Store& store);
+
+/// Writes trace.json, metrics.jsonl and run.json into `folder`.
+void write_run(const std::filesystem::path& folder, const runtime::Job& job,
+               const std::vector<runtime::RankMeasurement>& ranks);
+
+}  // namespace foresail::cli

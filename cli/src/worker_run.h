@@ -1,0 +1,36 @@
+/// \file
+/// What one rank does in `foresail-worker run`.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "foresail/planner/plan.h"
+#include "foresail/runtime/job.h"
+#include "foresail/runtime/store.h"
+#include "worker_environment.h"
+
+namespace foresail::cli {
+
+struct RunOptions {
+  std::filesystem::path plan;
+  std::filesystem::path output;  ///< folder
+  std::string data;              ///< empty: training.data, or the licence texts
+  std::optional<int> steps;      ///< absent: training.steps
+  std::string trace_ranks = "class";
+};
+
+/// Trains, and on rank 0 prints a line per step and writes trace.json, metrics.jsonl and run.json.
+void run_rank(const RunOptions& options);
+
+/// A Plan that can be executed by `processes` ranks. Throws Error{InvalidInput} if it was edited,
+/// breaks a law, does not fit, or has another number of ranks.
+planner::Plan load_executable_plan(const std::filesystem::path& path, int processes);
+
+/// Before the first op: every rank shows its digests, and all of them fail alike if one differs
+/// from rank 0's (Error{InvalidInput} with the rank and both digests).
+void agree_on_digests(const RankEnvironment& environment, const runtime::Job& job,
+                      runtime::Store& store);
+
+}  // namespace foresail::cli

@@ -1,0 +1,201 @@
+#include <time.h>
+
+#include <algorithm>
+
+#include "calibration.h"
+#include "executor.h"
+#include "passes.h"
+#include "state_sync.h"
+
+namespace foresail::runtime {
+namespace {
+
+constexpr int kRepeatsMin = 4;
+constexpr int kRepeatsMax = 400;
+
+/// A group whose other members are absent: sizes as in the real one, but nothing is exchanged.
+class IdleCommunicator : public Communicator {
+ public:
+  IdleCommunicator(int rank, int size) : Communicator("idle", rank, size) {}
+  void all_reduce(Tensor&, Reduction) override {}
+  void all_gather(const Tensor& input, Tensor& output) override {
+    for (at::Tensor part : output.chunk(size(), 0)) part.copy_(input.view_as(part));
+  }
+  void reduce_scatter(const Tensor& input, Tensor& output) override {
+    output.copy_(input.chunk(size(), 0).front().view_as(output));
+  }
+  void broadcast(Tensor&, int) override {}
+  void all_to_all(const Tensor& input, Tensor& output) override { output.copy_(input); }
+  void send(const Tensor&, int) override {}
+  void recv(Tensor& tensor, int) override { tensor.zero_(); }
+  void barrier() override {}
+  std::unique_ptr<Communicator> split(int, int) override {
+    return std::make_unique<IdleCommunicator>(rank(), size());
+  }
+  void abort() override {}
+};
+
+/// Samples of every kernel of one list.
+class SampleClock : public KernelClock {
+ public:
+  explicit SampleClock(std::size_t kernels) : samples_(kernels) {}
+  std::int64_t now_ns() const override { return thread_cpu_ns(); }
+  void record(std::size_t kernel, std::int64_t start_ns, std::int64_t end_ns) override {
+    samples_[kernel].push_back(static_cast<double>(end_ns - start_ns) * 1e-9);
+    inside_ns_ += end_ns - start_ns;
+  }
+  /// Time inside kernels since the last call.
+  std::int64_t take_inside_ns() { return std::exchange(inside_ns_, 0); }
+  const std::vector<std::vector<double>>& samples() const { return samples_; }
+
+ private:
+  std::vector<std::vector<double>> samples_;
+  std::int64_t inside_ns_ = 0;
+};
+
+/// Runs the passes of one stage with stand-ins for what its neighbours would send.
+class StageBench {
+ public:
+  StageBench(const Job& job, RankId rank)
+      : job_(job),
+        rank_(rank),
+        place_(MeshPlace::of(job.program.grid, rank)),
+        tp_(place_.tp, place_.tp_size),
+        stage_(job, rank),
+        passes_(job, stage_, place_, nullptr),
+        state_(job, stage_, place_) {
+    const std::int64_t tokens = job.split.sequence_length * job.split.microbatch_size;
+    passes_.use_batch({at::arange(tokens, at::kLong).remainder_(256)},
+                      {at::arange(1, tokens + 1, at::kLong).remainder_(256)});
+    for (const program::Op& op : job.program.of(rank).ops) {
+      if (op.kind == program::OpKind::Compute) list_of_[{op.pass, op.chunk}] = op.kernels;
+    }
+  }
+
+  void run_once() {
+    const int chunks = job_.program.chunks;
+    for (int chunk = 0; chunk < chunks; ++chunk) forward({chunk, 0});
+    for (int chunk = chunks - 1; chunk >= 0; --chunk) backward({chunk, 0});
+    timed(program::Pass::Optimizer, -1,
+          [&](OpContext& context) { context.compute("optimizer", [&] { state_.optimize(1.0); }); });
+  }
+
+  /// Drops what has been measured so far: the first passes find cold caches.
+  void forget() {
+    clocks_.clear();
+    overheads_.clear();
+  }
+
+  StageTimes times() {
+    StageTimes times;
+    for (const auto& [list, clock] : clocks_) {
+      ListTimes& kernels = times.lists[list];
+      for (const std::vector<double>& samples : clock.samples()) {
+        kernels.push_back(median(samples));
+      }
+      const auto& described = job_.program.kernel_lists[list].kernels;
+      for (std::size_t i = 0; i < kernels.size(); ++i) {
+        if (described[i].kind == KernelKind::Collective) kernels[i] = 0;
+      }
+    }
+    times.op_overhead = median(overheads_);
+    times.step_overhead = empty_step();
+    return times;
+  }
+
+ private:
+  void forward(PassKey key) {
+    const Chunk& chunk = stage_.chunk(key.chunk);
+    if (place_.pp_size > 1 && !chunk.part().has_embedding()) {
+      passes_.deliver(program::Payload::Activation, key, passes_.message_buffer().normal_());
+    }
+    timed(program::Pass::Forward, key.chunk,
+          [&](OpContext& context) { passes_.forward(key, context); });
+    if (place_.pp_size == 1) return;
+    if (!chunk.part().has_head()) passes_.outgoing(program::Payload::Activation, key);
+  }
+
+  void backward(PassKey key) {
+    const Chunk& chunk = stage_.chunk(key.chunk);
+    if (place_.pp_size > 1 && !chunk.part().has_head()) {
+      passes_.deliver(program::Payload::Gradient, key,
+                      passes_.message_buffer().normal_().mul_(1e-3));
+    }
+    timed(program::Pass::Backward, key.chunk,
+          [&](OpContext& context) { passes_.backward(key, context); });
+    if (place_.pp_size == 1) return;
+    if (!chunk.part().has_embedding()) passes_.outgoing(program::Payload::Gradient, key);
+  }
+
+  template <class Work>
+  void timed(program::Pass pass, int chunk, const Work& work) {
+    const program::KernelListId id = list_of_.at({pass, chunk});
+    const program::KernelList& list = job_.program.kernel_lists[id.value];
+    SampleClock& clock = clocks_.try_emplace(id.value, list.kernels.size()).first->second;
+    const std::int64_t start = thread_cpu_ns();
+    OpContext context({.list = &list,
+                       .tp = place_.tp_size > 1 ? &tp_ : nullptr,
+                       .tp_lane = nullptr,
+                       .clock = &clock});
+    work(context);
+    context.finish();
+    const std::int64_t beyond = thread_cpu_ns() - start - clock.take_inside_ns();
+    if (pass != program::Pass::Optimizer) overheads_.push_back(static_cast<double>(beyond) * 1e-9);
+  }
+
+  /// Wall time of a step whose ops do nothing, plus the gradient norm.
+  double empty_step() {
+    SpanLog log(Recording::Off);
+    Executor executor(job_.program, rank_, log);
+    std::vector<double> samples;
+    for (int i = 0; i < 9; ++i) {
+      const std::int64_t start = steady_ns();
+      executor.run_step(i, {.run = [](program::OpId) {}, .abort = [] {}});
+      state_.local_scalars(0);
+      samples.push_back(static_cast<double>(steady_ns() - start) * 1e-9);
+    }
+    return median(samples);
+  }
+
+  const Job& job_;
+  RankId rank_;
+  MeshPlace place_;
+  IdleCommunicator tp_;
+  Stage stage_;
+  Passes passes_;
+  StateSync state_;
+  std::map<std::pair<program::Pass, int>, program::KernelListId> list_of_;
+  std::map<std::uint32_t, SampleClock> clocks_;
+  std::vector<double> overheads_;
+};
+
+}  // namespace
+
+std::int64_t thread_cpu_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+StageTimes measure_stage(const CalibrateOptions& options) {
+  use_one_core();
+  StageBench bench(*options.job, RankId{static_cast<std::uint32_t>(options.rank)});
+  bench.run_once();
+  bench.forget();
+  const std::int64_t budget_ns =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(options.budget).count();
+  const std::int64_t end = steady_ns() + budget_ns;
+  for (int i = 0; i < kRepeatsMax && (i < kRepeatsMin || steady_ns() < end); ++i) {
+    bench.run_once();
+  }
+  return bench.times();
+}
+
+}  // namespace foresail::runtime

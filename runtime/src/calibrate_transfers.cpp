@@ -1,0 +1,130 @@
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "calibration.h"
+#include "foresail/base/error.h"
+#include "foresail/runtime/communicator.h"
+#include "span_log.h"
+
+namespace foresail::runtime {
+namespace {
+
+/// One thing to measure, ordered so that every process goes through the same list.
+struct Case {
+  std::string kind;
+  int ranks = 2;
+  std::int64_t bytes = 0;
+  friend auto operator<=>(const Case&, const Case&) = default;
+};
+
+constexpr std::int64_t kSweep[] = {8,         1 << 10, 4 << 10, 16 << 10, 64 << 10,
+                                   256 << 10, 1 << 20, 4 << 20, 16 << 20};
+constexpr const char* kKinds[] = {"all_gather", "all_reduce", "reduce_scatter", "send"};
+
+/// Sizes and kinds that a job uses.
+void add_cases(const program::Program& program, std::set<Case>& cases) {
+  for (std::uint32_t stage = 0; stage < program.stages.size(); ++stage) {
+    program::Coordinates at{};
+    at[static_cast<std::size_t>(program::Axis::Pp)] = static_cast<int>(stage);
+    const RankId rank = program.grid.rank(at);
+    for (const program::Op& op : program.stages[stage].ops) {
+      const auto members = [&](program::CommunicatorId id) {
+        return static_cast<int>(program.members(id, rank).size());
+      };
+      if (op.kind == program::OpKind::Send) cases.insert({"send", 2, op.bytes.count()});
+      if (op.kind != program::OpKind::Collective) continue;
+      cases.insert(
+          {std::string(to_string(op.collective)), members(op.communicator), op.bytes.count()});
+    }
+  }
+  const int tp = program.grid.size(program::Axis::Tp);
+  for (const program::KernelList& list : program.kernel_lists) {
+    for (const Kernel& kernel : list.kernels) {
+      if (kernel.kind != KernelKind::Collective) continue;
+      cases.insert({std::string(to_string(kernel.collective)), tp, kernel.bytes.count()});
+    }
+  }
+}
+
+std::set<Case> all_cases(const CalibrateOptions& options) {
+  std::set<Case> cases;
+  if (options.job != nullptr) add_cases(options.job->program, cases);
+  std::set<int> sizes;
+  for (const Case& each : cases) sizes.insert(each.ranks);
+  if (options.job == nullptr) {
+    for (int ranks = 2; ranks <= options.processes; ++ranks) sizes.insert(ranks);
+  }
+  for (const int ranks : sizes) {
+    for (const char* kind : kKinds) {
+      if (std::string(kind) == "send" && ranks != 2) continue;
+      for (const std::int64_t bytes : kSweep) {
+        const std::int64_t unit = std::int64_t{4} * ranks;
+        cases.insert({kind, ranks, (bytes + unit - 1) / unit * unit});
+      }
+    }
+  }
+  std::erase_if(cases, [&](const Case& each) {
+    return each.ranks > options.processes || each.kind == "all_to_all";
+  });
+  return cases;
+}
+
+int repeats_of(std::int64_t bytes) {
+  return static_cast<int>(std::clamp<std::int64_t>((std::int64_t{4} << 20) / bytes, 5, 40));
+}
+
+/// One round: a collective, or a message there and back.
+void run(Communicator& group, const Case& each, at::Tensor& whole, at::Tensor& part) {
+  if (each.kind == "all_reduce") return group.all_reduce(whole, Reduction::Sum);
+  if (each.kind == "all_gather") return group.all_gather(part, whole);
+  if (each.kind == "reduce_scatter") return group.reduce_scatter(whole, part);
+  if (each.kind == "broadcast") return group.broadcast(whole, 0);
+  FORESAIL_EXPECT(each.kind == "send");
+  if (group.rank() == 0) {
+    group.send(whole, 1);
+    group.recv(whole, 1);
+  } else {
+    group.recv(whole, 0);
+    group.send(whole, 0);
+  }
+}
+
+double seconds_of(Communicator& group, const Case& each) {
+  at::Tensor whole = at::zeros({std::max<std::int64_t>(1, each.bytes / 4)}, at::kFloat);
+  at::Tensor part = at::zeros({std::max<std::int64_t>(1, whole.numel() / each.ranks)}, at::kFloat);
+  run(group, each, whole, part);
+  std::vector<double> samples;
+  for (int i = 0; i < repeats_of(each.bytes); ++i) {
+    const std::int64_t start = steady_ns();
+    run(group, each, whole, part);
+    samples.push_back(static_cast<double>(steady_ns() - start) * 1e-9);
+  }
+  return median(samples) / (each.kind == "send" ? 2 : 1);
+}
+
+}  // namespace
+
+std::vector<program::TransferTiming> measure_transfers(const CalibrateOptions& options) {
+  std::vector<program::TransferTiming> timings;
+  std::map<int, std::unique_ptr<Communicator>> groups;
+  for (const Case& each : all_cases(options)) {
+    if (options.rank >= each.ranks) continue;
+    std::unique_ptr<Communicator>& group = groups[each.ranks];
+    if (group == nullptr) {
+      group = options.endpoint->connect({.name = "calibrate/" + std::to_string(each.ranks),
+                                         .rank = options.rank,
+                                         .size = each.ranks},
+                                        *options.store);
+    }
+    const double seconds = seconds_of(*group, each);
+    if (options.rank != 0) continue;
+    timings.push_back({.kind = each.kind,
+                       .ranks = each.ranks,
+                       .bytes = Bytes(each.bytes),
+                       .time = duration_from_seconds(seconds)});
+  }
+  return timings;
+}
+
+}  // namespace foresail::runtime

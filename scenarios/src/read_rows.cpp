@@ -1,0 +1,226 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include "foresail/base/error.h"
+#include "foresail/scenarios/rows.h"
+
+namespace foresail::scenarios {
+namespace {
+
+constexpr std::int64_t kCountMax = std::int64_t{1} << 40;
+
+std::optional<std::int64_t> count(const std::optional<Yaml>& section, std::string_view key) {
+  if (!section) return std::nullopt;
+  const auto value = section->find(key);
+  if (!value) return std::nullopt;
+  return value->as_integer(0, kCountMax);
+}
+
+std::string text(const std::optional<Yaml>& section, std::string_view key) {
+  if (!section) return {};
+  const auto value = section->find(key);
+  return value ? value->as_string() : std::string{};
+}
+
+void note_unused(const Yaml& section, const std::vector<std::string_view>& used, Row& row) {
+  for (const auto& [name, value] : section.entries()) {
+    if (std::ranges::find(used, name) == used.end()) row.unused.push_back(value.key());
+  }
+}
+
+void read_model_columns(const Yaml& record, Row& row) {
+  const auto model = record.find("model");
+  if (!model) return;
+  row.model_name = text(model, "name");
+  row.layers = count(model, "layers");
+  row.hidden = count(model, "hidden");
+  row.heads = count(model, "heads");
+  row.kv_heads = count(model, "kv_heads");
+  row.ffn = count(model, "ffn");
+  row.vocab = count(model, "vocab");
+  if (const auto gated = model->find("gated_mlp")) row.is_gated = gated->as_bool();
+  note_unused(*model,
+              {"name", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "gated_mlp",
+               "params", "params_b"},
+              row);
+}
+
+void read_hardware_columns(const Yaml& record, Row& row) {
+  const auto hw = record.find("hw");
+  if (!hw) return;
+  row.gpu = text(hw, "gpu");
+  row.nics = text(hw, "nics");
+  row.fabric = text(hw, "cluster");
+  row.gpus = count(hw, "gpus").value_or(0);
+  row.gpus_per_node = count(hw, "gpus_per_node").value_or(8);
+  note_unused(*hw, {"gpu", "nics", "cluster", "gpus", "gpus_per_node", "nodes"}, row);
+}
+
+void read_parallel_columns(const Yaml& record, Row& row) {
+  const auto par = record.find("par");
+  if (!par) return;
+  row.tp = count(par, "tp").value_or(1);
+  row.cp = count(par, "cp").value_or(1);
+  row.ep = count(par, "ep").value_or(1);
+  row.pp = count(par, "pp").value_or(1);
+  row.dp = count(par, "dp").value_or(0);
+  row.v = count(par, "vpp");
+  row.zero_stage = count(par, "zero");
+  if (const auto sp = par->find("sp")) row.sequence_parallel = sp->as_bool();
+  note_unused(*par, {"tp", "cp", "ep", "pp", "dp", "vpp", "zero", "sp", "fsdp", "sharding"}, row);
+}
+
+void read_training_columns(const Yaml& record, Row& row) {
+  const auto train = record.find("train");
+  if (!train) return;
+  row.global_batch = count(train, "gbs").value_or(0);
+  row.sequence = count(train, "seq").value_or(0);
+  row.microbatch = count(train, "mbs");
+  row.framework = text(train, "framework");
+  if (const auto value = train->find("precision")) row.precision = value->as_string();
+  if (const auto value = train->find("recompute")) row.recompute = value->as_string();
+  note_unused(*train, {"gbs", "seq", "mbs", "framework", "precision", "recompute", "ga"}, row);
+}
+
+// Empty if the row can be predicted.
+std::string missing(const Row& row) {
+  if (row.published_s <= 0) return "has no iter_s";
+  if (row.layers.value_or(0) == 0 || row.hidden.value_or(0) == 0 || row.heads.value_or(0) == 0) {
+    return "lacks layers, hidden or heads of the model";
+  }
+  if (row.gpus == 0) return "has no number of GPUs";
+  if (row.dp == 0) return "lacks its parallel degrees";
+  if (row.global_batch == 0 || row.sequence == 0) return "lacks batch size or sequence length";
+  return {};
+}
+
+void read_record(const Yaml& record, RowFile& file) {
+  Row row;
+  row.id = record.at("id").as_string();
+  row.source = text(record, "source");
+  read_model_columns(record, row);
+  read_hardware_columns(record, row);
+  read_parallel_columns(record, row);
+  read_training_columns(record, row);
+  if (const auto result = record.find("result")) {
+    if (const auto seconds = result->find("iter_s")) {
+      row.published_s = seconds->as_number();
+      if (row.published_s <= 0) seconds->fail("must be positive");
+    }
+  }
+  const std::string reason = missing(row);
+  if (reason.empty()) {
+    file.rows.push_back(std::move(row));
+  } else {
+    file.skipped.push_back({row.id, reason});
+  }
+}
+
+RowFile read_yaml(const std::filesystem::path& path) {
+  const Yaml root = Yaml::load(path);
+  RowFile file;
+  bool has_rows = false;
+  for (const char* key : {"records", "other"}) {
+    const auto list = root.find(key);
+    if (!list) continue;
+    has_rows = true;
+    for (const Yaml& record : list->items()) read_record(record, file);
+  }
+  if (!has_rows) root.fail("has neither \"records\" nor \"other\"");
+  return file;
+}
+
+std::vector<std::string> split_cells(const std::string& line) {
+  std::vector<std::string> cells;
+  std::string cell;
+  std::istringstream stream(line);
+  while (std::getline(stream, cell, ',')) {
+    cell.erase(0, cell.find_first_not_of(" \t\r\""));
+    cell.erase(cell.find_last_not_of(" \t\r\"") + 1);
+    cells.push_back(cell);
+  }
+  return cells;
+}
+
+// One line of a CSV, by header name.
+class CsvLine {
+ public:
+  CsvLine(const std::vector<std::string>& header, std::vector<std::string> cells,
+          std::string where)
+      : header_(header), cells_(std::move(cells)), where_(std::move(where)) {
+    if (cells_.size() != header_.size()) {
+      fail(fmt::format("{} cells under {} headers", cells_.size(), header_.size()));
+    }
+  }
+  double number(std::string_view name) const {
+    const auto found = std::ranges::find(header_, name);
+    if (found == header_.end()) fail(fmt::format("no column \"{}\"", name));
+    const std::string& cell = cells_[static_cast<std::size_t>(found - header_.begin())];
+    const Document value = Yaml::parse(cell.empty() ? "~" : cell, where_).to_document();
+    if (!value.is_number()) fail(fmt::format("{}: \"{}\" is not a number", name, cell));
+    return value.get<double>();
+  }
+  std::int64_t count(std::string_view name) const {
+    const double value = number(name);
+    if (value < 1 || value > 1e12 || value != static_cast<double>(static_cast<std::int64_t>(value))) {
+      fail(fmt::format("{}: {} is not a positive integer", name, value));
+    }
+    return static_cast<std::int64_t>(value);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& message) const {
+    throw Error(ErrorCode::InvalidInput, fmt::format("{}: {}", where_, message));
+  }
+  const std::vector<std::string>& header_;
+  std::vector<std::string> cells_;
+  std::string where_;
+};
+
+RowFile read_csv(const std::filesystem::path& path) {
+  std::istringstream lines(read_file(path));
+  std::string line;
+  if (!std::getline(lines, line)) {
+    throw Error(ErrorCode::InvalidInput, fmt::format("{}:1: empty", path.string()));
+  }
+  const std::vector<std::string> header = split_cells(line);
+  RowFile file;
+  for (int number = 2; std::getline(lines, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const CsvLine cells(header, split_cells(line), fmt::format("{}:{}", path.string(), number));
+    Row row;
+    row.source = path.stem().string();
+    row.id = fmt::format("{}-{}", row.source, number);
+    row.published_s = cells.number("iteration time (ms)") * 1e-3;
+    row.gpu = "A100-SXM-80GB";
+    row.gpus = cells.count("# GPUs");
+    row.layers = cells.count("# layers");
+    row.hidden = cells.count("hidden size");
+    row.heads = cells.count("attention heads");
+    row.tp = cells.count("tensor parallelism");
+    row.dp = cells.count("data parallelism");
+    row.pp = cells.count("pipeline parallelism");
+    row.global_batch = cells.count("global batch");
+    row.microbatch = cells.count("micro batch");
+    row.sequence = cells.count("sequence length");
+    row.precision = "fp16";
+    const std::string reason = missing(row);
+    if (reason.empty()) {
+      file.rows.push_back(std::move(row));
+    } else {
+      file.skipped.push_back({row.id, reason});
+    }
+  }
+  return file;
+}
+
+}  // namespace
+
+RowFile read_rows(const std::filesystem::path& path) {
+  return path.extension() == ".csv" ? read_csv(path) : read_yaml(path);
+}
+
+}  // namespace foresail::scenarios

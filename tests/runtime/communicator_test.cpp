@@ -1,0 +1,181 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "foresail/base/error.h"
+#include "foresail/runtime/communicator.h"
+#include "foresail/runtime/gloo.h"
+
+namespace foresail::runtime {
+namespace {
+
+using std::chrono::seconds;
+
+/// Runs `body` on every rank of a group of threads.
+template <class Body>
+void with_group(int size, const Body& body) {
+  MemoryStore store{seconds(30)};
+  const GlooEndpoint endpoint({.timeout = seconds(30)});
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto group = endpoint.connect({.name = "test", .rank = rank, .size = size}, store);
+      body(*group);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+/// Small integers: every order of summation gives the same fp32 result.
+at::Tensor numbers(int rank, std::int64_t count) {
+  return at::arange(count, at::kFloat).remainder_(17).add_(static_cast<double>(rank));
+}
+
+class GroupSize : public testing::TestWithParam<int> {};
+
+TEST_P(GroupSize, AllReduceSumsAndTakesMaxima) {
+  const int n = GetParam();
+  with_group(n, [&](Communicator& group) {
+    at::Tensor sum = numbers(group.rank(), 1001);
+    group.all_reduce(sum, Reduction::Sum);
+    // sum over r of (x + r) = n x + n (n - 1) / 2
+    EXPECT_TRUE(at::equal(sum, numbers(0, 1001).mul_(n).add_(n * (n - 1) / 2)));
+    at::Tensor max = numbers(group.rank(), 3);
+    group.all_reduce(max, Reduction::Max);
+    EXPECT_TRUE(at::equal(max, numbers(n - 1, 3)));
+  });
+}
+
+TEST_P(GroupSize, ReduceScatterGivesEachRankItsPartOfTheSum) {
+  const int n = GetParam();
+  with_group(n, [&](Communicator& group) {
+    const at::Tensor input = numbers(group.rank(), 100 * n);
+    at::Tensor part = at::empty({100});
+    group.reduce_scatter(input, part);
+    const at::Tensor sum = numbers(0, 100 * n).mul_(n).add_(n * (n - 1) / 2);
+    EXPECT_TRUE(at::equal(part, sum.narrow(0, 100 * group.rank(), 100)));
+  });
+}
+
+TEST_P(GroupSize, AllGatherPutsPartsInRankOrder) {
+  const int n = GetParam();
+  with_group(n, [&](Communicator& group) {
+    at::Tensor whole = at::empty({50 * n});
+    group.all_gather(numbers(group.rank(), 50), whole);
+    for (int rank = 0; rank < n; ++rank) {
+      EXPECT_TRUE(at::equal(whole.narrow(0, 50 * rank, 50), numbers(rank, 50)));
+    }
+  });
+}
+
+TEST_P(GroupSize, AllToAllTransposesParts) {
+  const int n = GetParam();
+  with_group(n, [&](Communicator& group) {
+    // Part r of rank s is s * 10 + r.
+    at::Tensor input = at::arange(n, at::kFloat).add_(10.0 * group.rank());
+    at::Tensor output = at::empty({n});
+    group.all_to_all(input, output);
+    const at::Tensor expected = at::arange(n, at::kFloat).mul_(10).add_(group.rank());
+    EXPECT_TRUE(at::equal(output, expected));
+  });
+}
+
+TEST_P(GroupSize, BroadcastCopiesTheRoot) {
+  const int n = GetParam();
+  with_group(n, [&](Communicator& group) {
+    at::Tensor tensor = numbers(group.rank(), 7);
+    group.broadcast(tensor, n - 1);
+    EXPECT_TRUE(at::equal(tensor, numbers(n - 1, 7)));
+  });
+}
+
+TEST_P(GroupSize, MessagesArriveInTheOrderSent) {
+  const int n = GetParam();
+  with_group(n, [&](Communicator& group) {
+    for (int i = 0; i < 3; ++i) {
+      if (group.rank() == 0) group.send(numbers(i, 64), n - 1);
+      if (group.rank() != n - 1) continue;
+      at::Tensor message = at::empty({64});
+      group.recv(message, 0);
+      EXPECT_TRUE(at::equal(message, numbers(i, 64)));
+    }
+    group.barrier();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Gloo, GroupSize, testing::Values(2, 3, 4));
+
+TEST(Gloo, SplitMakesGroupsByColorInOrderOfKey) {
+  with_group(4, [&](Communicator& group) {
+    // Even and odd ranks; keys turn the order round.
+    const auto half = group.split(group.rank() % 2, -group.rank());
+    ASSERT_EQ(half->size(), 2);
+    EXPECT_EQ(half->rank(), group.rank() < 2 ? 1 : 0);
+    at::Tensor sum = at::full({1}, static_cast<double>(group.rank()));
+    half->all_reduce(sum, Reduction::Sum);
+    EXPECT_EQ(sum.item<float>(), group.rank() % 2 == 0 ? 2 : 4);
+  });
+}
+
+TEST(Gloo, ALostPeerIsAnErrorThatNamesTheOperation) {
+  with_group(2, [&](Communicator& group) {
+    if (group.rank() == 1) return group.abort();
+    at::Tensor tensor = at::zeros({256});
+    try {
+      group.all_reduce(tensor, Reduction::Sum);
+      FAIL() << "a group with a dead member reduced";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::Device);
+      EXPECT_NE(std::string(error.what()).find("test: all_reduce of 1024 bytes"), std::string::npos)
+          << error.what();
+    }
+  });
+}
+
+TEST(LocalCommunicator, IsAGroupOfOneInWhichCollectivesCopy) {
+  const auto group = make_local_communicator("alone");
+  EXPECT_EQ(group->size(), 1);
+  at::Tensor output = at::empty({5});
+  group->reduce_scatter(numbers(3, 5), output);
+  EXPECT_TRUE(at::equal(output, numbers(3, 5)));
+  at::Tensor none = at::zeros({1});
+  EXPECT_THROW(group->recv(none, 0), ContractViolation);
+}
+
+TEST(MemoryStore, SaysWhichKeyNobodySet) {
+  MemoryStore store{std::chrono::milliseconds(10)};
+  store.set("here", "value");
+  EXPECT_EQ(store.get("here"), "value");
+  EXPECT_EQ(store.add("count", 2), 2);
+  EXPECT_EQ(store.add("count", 3), 5);
+  try {
+    store.get("missing");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("\"missing\""), std::string::npos);
+  }
+}
+
+TEST(TcpStore, SharesKeysBetweenServerAndClient) {
+  // Port 0 would be chosen by the server alone, so a likely free one is tried until it is.
+  std::unique_ptr<Store> server;
+  int port = 29731;
+  for (; server == nullptr && port < 29831; ++port) {
+    try {
+      server = make_tcp_store({.port = port, .role = StoreRole::Server});
+    } catch (const Error&) {
+      continue;
+    }
+    break;
+  }
+  ASSERT_NE(server, nullptr);
+  const auto client = make_tcp_store({.port = port, .role = StoreRole::Client});
+  client->set("a", std::string("zero \0 inside", 13));
+  EXPECT_EQ(server->get("a"), std::string("zero \0 inside", 13));
+  server->add("n", 1);
+  EXPECT_EQ(client->add("n", 1), 2);
+}
+
+}  // namespace
+}  // namespace foresail::runtime

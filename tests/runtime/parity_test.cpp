@@ -1,0 +1,96 @@
+// Every layout trains the same model: weights, data and loss depend on the seed alone.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "thread_job.h"
+#include "worker_job.h"
+
+namespace foresail::testing {
+namespace {
+
+constexpr int kSteps = 20;
+
+using Curve = std::vector<runtime::StepSummary>;
+
+Curve train(const TinyPlan& tiny) {
+  const std::vector<RankResult> ranks = run_job(cli::make_job(make_plan(tiny)), kSteps);
+  for (const RankResult& rank : ranks) {
+    for (int step = 0; step < kSteps; ++step) {
+      const auto at = static_cast<std::size_t>(step);
+      EXPECT_EQ(rank.steps[at].loss, ranks.front().steps[at].loss);
+      EXPECT_EQ(rank.steps[at].gradient_norm, ranks.front().steps[at].gradient_norm);
+    }
+  }
+  return ranks.front().steps;
+}
+
+/// One process is the truth; trained once per model.
+const Curve& one_process(const std::string& model) {
+  static std::map<std::string, Curve> curves;
+  if (!curves.contains(model)) curves[model] = train({.layout = {}, .model = model});
+  return curves[model];
+}
+
+void expect_equal(const Curve& curve, const Curve& truth) {
+  double worst_loss = 0;
+  double worst_norm = 0;
+  for (std::size_t step = 0; step < truth.size(); ++step) {
+    const double loss = truth[step].loss;
+    const double norm = truth[step].gradient_norm;
+    worst_loss = std::max(worst_loss, std::abs(curve[step].loss - loss) / loss);
+    worst_norm = std::max(worst_norm, std::abs(curve[step].gradient_norm - norm) / norm);
+  }
+  EXPECT_LE(worst_loss, 1e-6);
+  EXPECT_LE(worst_norm, 1e-5);
+}
+
+TEST(Parity, OneProcessLearns) {
+  const Curve& curve = one_process("gpt_tiny");
+  EXPECT_NEAR(curve.front().loss, std::log(256.0), 0.1);
+  EXPECT_LE(curve.back().loss, 0.85 * curve.front().loss);
+}
+
+TEST(Parity, EveryLegalLayoutOfFourRanksEqualsOneProcess) {
+  const std::vector<planner::Layout> layouts = legal_layouts(4);
+  EXPECT_GE(layouts.size(), 13u);
+  for (const planner::Layout& layout : layouts) {
+    SCOPED_TRACE(describe(layout));
+    expect_equal(train({.layout = layout}), one_process("gpt_tiny"));
+  }
+}
+
+TEST(Parity, SequenceParallelismChangesNothing) {
+  for (planner::Layout layout : legal_layouts(4)) {
+    if (layout.tp == 1) continue;
+    layout.sequence_parallel = true;
+    SCOPED_TRACE(describe(layout));
+    expect_equal(train({.layout = layout}), one_process("gpt_tiny"));
+  }
+}
+
+TEST(Parity, ShardedOptimizersChangeNothing) {
+  for (planner::Layout layout : legal_layouts(4)) {
+    if (layout.dp == 1) continue;
+    for (const int zero_stage : {1, 2}) {
+      layout.zero_stage = zero_stage;
+      layout.sequence_parallel = layout.tp > 1;
+      layout.overlap.dp = zero_stage == 2;
+      SCOPED_TRACE(describe(layout));
+      expect_equal(train({.layout = layout}), one_process("gpt_tiny"));
+    }
+  }
+}
+
+TEST(Parity, TiedEmbeddingsChangeNothing) {
+  for (planner::Layout layout : legal_layouts(4)) {
+    if (layout.pp == 1 && layout.tp == 1) continue;
+    layout.zero_stage = layout.dp > 1 ? 1 : 0;
+    SCOPED_TRACE(describe(layout));
+    expect_equal(train({.layout = layout, .model = "gpt_tiny_tied"}), one_process("gpt_tiny_tied"));
+  }
+}
+
+}  // namespace
+}  // namespace foresail::testing

@@ -1,0 +1,43 @@
+/// \file
+/// Runs a Plan with its ranks as threads of the test, connected by Gloo.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "foresail/planner/plan.h"
+#include "foresail/runtime/trainer.h"
+
+namespace foresail::testing {
+
+/// A gpt_tiny-like plan on one CPU host: 4 layers, fp32, 8 samples of 64 bytes per step.
+struct TinyPlan {
+  planner::Layout layout;
+  std::string model = "gpt_tiny";
+  std::function<void(planner::Plan&)> change = [](planner::Plan&) {};
+};
+planner::Plan make_plan(const TinyPlan& tiny);
+
+/// What one rank did.
+struct RankResult {
+  std::vector<runtime::StepSummary> steps;
+  std::vector<runtime::MeasuredSpan> spans;
+};
+
+struct JobHooks {
+  /// Called by each rank before and after its steps.
+  std::function<void(runtime::Trainer&, RankId)> before, after;
+};
+
+/// Throws what the first failing rank threw.
+std::vector<RankResult> run_job(const runtime::Job& job, int steps, const JobHooks& hooks = {});
+
+/// "tp 2 pp 2 dp 1 v 2, sequence parallel, zero 1"
+std::string describe(const planner::Layout& layout);
+
+/// Every layout of at most `ranks` ranks that breaks no law for the tiny model. Interleaved ones
+/// have overlap.pp, which two stages need.
+std::vector<planner::Layout> legal_layouts(int ranks);
+
+}  // namespace foresail::testing
