@@ -27,6 +27,8 @@ ADAPTERS = {
 }
 # Where the wall clock may be read, and where text may be printed.
 CLOCK_FOLDERS = {"runtime", "bench", "cli", "tests"}
+# What a prediction itself took is reported beside the answer, never part of it.
+CLOCK_FILES = {"scenarios/src/simulate.cpp"}
 PRINT_FOLDERS = {"cli", "bench", "tests", "examples"}
 
 CXX_SUFFIXES = {".h", ".cpp"}
@@ -229,7 +231,8 @@ def check_purity(sources):
         for number, line in enumerate(source.code, 1):
             if RANDOM.search(line):
                 yield Finding(source.path, number, "random", "use base/rng.h")
-            if CLOCK.search(line) and source.folder not in CLOCK_FOLDERS:
+            may_read = source.folder in CLOCK_FOLDERS or source.path in CLOCK_FILES
+            if CLOCK.search(line) and not may_read:
                 yield Finding(source.path, number, "clock", f"no wall clock in {source.folder}/")
             if PRINT.search(line) and source.folder not in PRINT_FOLDERS:
                 yield Finding(source.path, number, "print", f"{source.folder}/ is a library")

@@ -12,10 +12,6 @@
 namespace foresail::cli {
 namespace {
 
-double seconds(const runtime::StepSummary& step) {
-  return static_cast<double>(step.end_ns - step.start_ns) * 1e-9;
-}
-
 /// Time inside Compute ops.
 std::int64_t compute_ns(const runtime::RankMeasurement& measurement) {
   std::int64_t sum = 0;

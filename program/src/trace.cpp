@@ -109,6 +109,7 @@ Trace TraceReader::read() const {
   trace.plan_digest = text("plan_digest");
   trace.program_digest = text("program_digest");
   trace.fidelity = text("fidelity");
+  if (document_.contains("program")) trace.program = text("program");
   const Document& seed = at("seed");
   if (!seed.is_number_unsigned() && !(seed.is_number_integer() && seed.get<std::int64_t>() >= 0)) {
     fail("seed: expected an integer not below 0");
@@ -142,17 +143,19 @@ Document to_document(const Trace& trace) {
                          span.kernel, span.start.time_since_epoch().count(),
                          span.end.time_since_epoch().count(), span.bytes.count()}));
   }
-  return {{"foresail_trace", 1},
-          {"kind", to_string(trace.kind)},
-          {"version", trace.version},
-          {"plan_digest", trace.plan_digest},
-          {"program_digest", trace.program_digest},
-          {"seed", trace.seed},
-          {"fidelity", trace.fidelity},
-          {"steps_ps", std::move(steps)},
-          {"lanes", std::move(lanes)},
-          {"columns", kColumns},
-          {"spans", std::move(spans)}};
+  Document document = {{"foresail_trace", 1},
+                       {"kind", to_string(trace.kind)},
+                       {"version", trace.version},
+                       {"plan_digest", trace.plan_digest},
+                       {"program_digest", trace.program_digest},
+                       {"seed", trace.seed},
+                       {"fidelity", trace.fidelity},
+                       {"steps_ps", std::move(steps)},
+                       {"lanes", std::move(lanes)},
+                       {"columns", kColumns},
+                       {"spans", std::move(spans)}};
+  if (!trace.program.empty()) document["program"] = trace.program;
+  return document;
 }
 
 Trace trace_from_document(const Document& document, const std::string& name) {

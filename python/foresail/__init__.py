@@ -40,7 +40,7 @@ def simulate(scenario, *, fidelity=None, fold=None, profile=None):
     answer = _core.simulate(scenario, fidelity=fidelity, fold=fold,
                             profile=None if profile is None else os.fspath(profile))
     return Result(json.loads(answer.to_json()), json.loads(answer.trace_to_json()),
-                  answer.to_text())
+                  answer.to_text(), answer.reasons())
 
 
 def compare(predicted, measured):

@@ -8,11 +8,13 @@ class Result:
 
     document: the whole answer, with the keys of docs/reference/result.md.
     trace_document: the predicted trace, with the keys of docs/reference/trace.md.
+    reasons: why the plan could not run for lack of memory; empty if it fits.
     """
 
-    def __init__(self, document, trace_document, text):
+    def __init__(self, document, trace_document, text, reasons):
         self.document = document
         self.trace_document = trace_document
+        self.reasons = reasons
         self._text = text
 
     def __str__(self):
@@ -45,7 +47,7 @@ class Result:
     @property
     def links(self):
         """The most loaded links, one row each; empty on a single host."""
-        return pd.DataFrame(self.document["network"].get("links", []))
+        return pd.DataFrame(self.document["network"]["most_loaded_links"])
 
     @property
     def trace(self):

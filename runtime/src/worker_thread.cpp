@@ -1,6 +1,7 @@
 #include "worker_thread.h"
 
 #include <ATen/Parallel.h>
+#include <dlfcn.h>
 
 namespace foresail::runtime {
 

@@ -151,6 +151,14 @@ Layout row_layout(const Row& row, const StackDescription& stack,
   layout.ep = static_cast<int>(row.ep);
   layout.pp = static_cast<int>(row.pp);
   layout.dp = static_cast<int>(row.dp);
+  const std::int64_t model_parallel = row.tp * row.cp * row.pp;
+  if (model_parallel > 0 && row.dp * model_parallel < row.gpus &&
+      row.gpus % (row.dp * model_parallel) == 0) {
+    // Hybrid sharding: groups of dp ranks shard, the groups replicate.
+    layout.dp = static_cast<int>(row.gpus / model_parallel);
+    assumed.push_back(
+        fmt::format("dp {} sharded throughout (the row shards over {})", layout.dp, row.dp));
+  }
   layout.zero_stage = static_cast<int>(row.zero_stage.value_or(stack.zero_stage));
   layout.recompute = row_recompute(row, stack, assumed);
   layout.overlap = stack.overlap;
@@ -162,11 +170,13 @@ Layout row_layout(const Row& row, const StackDescription& stack,
 
 void set_chunks(Layout& layout, int v) {
   layout.v = v;
-  layout.schedule = v > 1 ? planner::ScheduleKind::Interleaved
-                          : planner::ScheduleKind::OneForwardOneBackward;
+  layout.schedule =
+      v > 1 ? planner::ScheduleKind::Interleaved : planner::ScheduleKind::OneForwardOneBackward;
 }
 
-int device_count(const Plan& plan) { return plan.cluster.nodes * plan.cluster.node.devices; }
+int device_count(const Plan& plan) {
+  return plan.cluster.nodes * plan.cluster.node.devices;
+}
 
 // Fills microbatch size and v; empty if done, else why nothing is legal.
 std::string choose_missing(const Row& row, RowPlan& made) {

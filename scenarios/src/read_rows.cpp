@@ -148,8 +148,7 @@ std::vector<std::string> split_cells(const std::string& line) {
 // One line of a CSV, by header name.
 class CsvLine {
  public:
-  CsvLine(const std::vector<std::string>& header, std::vector<std::string> cells,
-          std::string where)
+  CsvLine(const std::vector<std::string>& header, std::vector<std::string> cells, std::string where)
       : header_(header), cells_(std::move(cells)), where_(std::move(where)) {
     if (cells_.size() != header_.size()) {
       fail(fmt::format("{} cells under {} headers", cells_.size(), header_.size()));
@@ -165,7 +164,8 @@ class CsvLine {
   }
   std::int64_t count(std::string_view name) const {
     const double value = number(name);
-    if (value < 1 || value > 1e12 || value != static_cast<double>(static_cast<std::int64_t>(value))) {
+    if (value < 1 || value > 1e12 ||
+        value != static_cast<double>(static_cast<std::int64_t>(value))) {
       fail(fmt::format("{}: {} is not a positive integer", name, value));
     }
     return static_cast<std::int64_t>(value);

@@ -8,8 +8,8 @@ namespace foresail::scenarios {
 namespace {
 
 StackDescription read_description(const Yaml& node) {
-  node.allow_only({"name", "match", "why", "stack", "layout", "gradient_dtype", "optimizer",
-                   "model"});
+  node.allow_only(
+      {"name", "match", "why", "stack", "layout", "gradient_dtype", "optimizer", "model"});
   StackDescription made;
   made.name = node.at("name").as_string();
   for (const Yaml& word : node.at("match").items()) made.match.push_back(word.as_string());

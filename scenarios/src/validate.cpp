@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <exception>
 #include <map>
+#include <mutex>
+#include <thread>
 
 namespace foresail::scenarios {
 namespace {
@@ -32,14 +36,18 @@ std::string group_line(const std::string& name, const std::vector<ValidatedRow>&
   Scoreboard part;
   part.rows = rows;
   return fmt::format("{:<28} {:>5} {:>8.1f} {:>8.1f} {:>+8.1f} {:>+8.1f}\n", name, rows.size(),
-                     100 * part.mean_abs_error(), 100 * part.median_abs_error(),
-                     100 * part.worst(), 100 * part.bias());
+                     100 * part.mean_abs_error(), 100 * part.median_abs_error(), 100 * part.worst(),
+                     100 * part.bias());
 }
 
 }  // namespace
 
-double Scoreboard::mean_abs_error() const { return mean(magnitudes(rows)); }
-double Scoreboard::median_abs_error() const { return median(magnitudes(rows)); }
+double Scoreboard::mean_abs_error() const {
+  return mean(magnitudes(rows));
+}
+double Scoreboard::median_abs_error() const {
+  return median(magnitudes(rows));
+}
 
 double Scoreboard::worst() const {
   double worst = 0;
@@ -55,30 +63,68 @@ double Scoreboard::bias() const {
   return mean(errors);
 }
 
+namespace {
+
+// Either field is filled.
+struct RowOutcome {
+  std::optional<ValidatedRow> row;
+  std::string reason;
+};
+
+RowOutcome validate_row(const Row& row, const std::vector<StackDescription>& stacks,
+                        const PredictOptions& options) {
+  const RowPlanResult planned = plan_row(row, stacks);
+  if (!planned.made) return {std::nullopt, planned.reason};
+  const Prediction prediction = predict(planned.made->plan, options);
+  ValidatedRow result;
+  result.id = row.id;
+  result.source = row.source;
+  result.device = planned.made->plan.cluster.device.name;
+  result.published_s = row.published_s;
+  result.predicted_s = to_seconds(prediction.outcome.iteration);
+  result.stack = planned.made->stack;
+  result.assumed = planned.made->assumed;
+  for (const std::string& column : row.unused) {
+    result.assumed.push_back(fmt::format("column {} not used", column));
+  }
+  return {std::move(result), {}};
+}
+
+}  // namespace
+
 Scoreboard validate(const RowFile& file, const ValidateOptions& options) {
   const std::vector<StackDescription> stacks = load_stacks();
+  std::vector<RowOutcome> outcomes(file.rows.size());
+  std::atomic<std::size_t> next = 0;
+  std::mutex reporting;
+  std::size_t done = 0;
+  std::exception_ptr failure;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < file.rows.size(); i = next++) {
+      try {
+        outcomes[i] = validate_row(file.rows[i], stacks, options.predict);
+      } catch (...) {
+        const std::lock_guard lock(reporting);
+        if (!failure) failure = std::current_exception();
+        next = file.rows.size();
+      }
+      const std::lock_guard lock(reporting);
+      if (options.progress) options.progress(++done, file.rows.size());
+    }
+  };
+  std::vector<std::jthread> helpers;
+  for (int t = 1; t < options.threads; ++t) helpers.emplace_back(work);
+  work();
+  helpers.clear();
+  if (failure) std::rethrow_exception(failure);
   Scoreboard board;
   board.skipped = file.skipped;
-  std::size_t done = 0;
-  for (const Row& row : file.rows) {
-    const RowPlanResult planned = plan_row(row, stacks);
-    if (planned.made) {
-      const Prediction prediction = predict(planned.made->plan, options.predict);
-      ValidatedRow& result = board.rows.emplace_back();
-      result.id = row.id;
-      result.source = row.source;
-      result.device = planned.made->plan.cluster.device.name;
-      result.published_s = row.published_s;
-      result.predicted_s = to_seconds(prediction.outcome.iteration);
-      result.stack = planned.made->stack;
-      result.assumed = planned.made->assumed;
-      for (const std::string& column : row.unused) {
-        result.assumed.push_back(fmt::format("column {} not used", column));
-      }
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    if (outcomes[i].row) {
+      board.rows.push_back(std::move(*outcomes[i].row));
     } else {
-      board.skipped.push_back({row.id, planned.reason});
+      board.skipped.push_back({file.rows[i].id, outcomes[i].reason});
     }
-    if (options.progress) options.progress(++done, file.rows.size());
   }
   return board;
 }
@@ -114,8 +160,8 @@ Document to_document(const Scoreboard& board) {
 }
 
 std::string to_text(const Scoreboard& board) {
-  std::string text = fmt::format("{:<44} {:>10} {:>10} {:>8}\n", "row", "published", "predicted",
-                                 "error %");
+  std::string text =
+      fmt::format("{:<44} {:>10} {:>10} {:>8}\n", "row", "published", "predicted", "error %");
   std::map<std::string, std::vector<ValidatedRow>> sources;
   for (const ValidatedRow& row : board.rows) {
     text += fmt::format("{:<44} {:>8.3f} s {:>8.3f} s {:>+8.1f}\n", row.id, row.published_s,

@@ -52,6 +52,13 @@ TEST(TraceJson, RoundTrips) {
   EXPECT_EQ(read.spans[2].start, at(-1));
 }
 
+TEST(TraceJson, CarriesTheProgramIfItHasOne) {
+  EXPECT_FALSE(to_document(example()).contains("program"));
+  Trace trace = example();
+  trace.program = "foresail_program 1\n";
+  EXPECT_EQ(trace_from_document(to_document(trace), "t.json").program, trace.program);
+}
+
 TEST(TraceJson, KeepsASpanInOneRowOfIntegers) {
   const Document document = to_document(example());
   EXPECT_EQ(document["spans"][1].dump(), "[0,0,1,3,2,2000000,3000000,4096]");

@@ -232,10 +232,11 @@ TEST(Verifier, AcceptsGradientsSynchronisedPerMicrobatch) {
   first.after = {find_op(program, 0, "compute backward chunk 0 microbatch 0")};
   second.microbatch = 1;
   second.after = {find_op(program, 0, "compute backward chunk 0 microbatch 1")};
-  program.stages[0].ops.push_back(second);
+  const OpId last = program.stages[0].ops.push_back(second);
   EXPECT_THAT(complaints(program), IsEmpty());
-  program.stages[0].ops[OpId{static_cast<std::uint32_t>(program.stages[0].ops.size() - 1)}].after =
-      first.after;
+  // The second one now waits for the first microbatch only.
+  program.stages[0].ops[last].after = {
+      find_op(program, 0, "compute backward chunk 0 microbatch 0")};
   Op& optimizer = op_at(program, 0, "compute optimizer");
   optimizer.after.clear();
   EXPECT_THAT(complaints(program), ElementsAre(HasSubstr("does not wait for op")));

@@ -38,6 +38,9 @@ struct Trace {
   /// Duration of each step, in order (predicted: one).
   std::vector<Duration> steps;
   std::vector<Span> spans;  ///< ordered by (step, rank, start, lane, op, kernel)
+  /// Text form of the Program that the op ids refer to; may be left out (empty) where a reader has
+  /// it from elsewhere.
+  std::string program;
 };
 
 /// JSON form (docs/reference/trace.md). from_document throws Error{InvalidInput}.

@@ -12,7 +12,8 @@
 namespace foresail::scenarios {
 
 /// Where bare names are looked up, in order: $FORESAIL_DATA (one or more folders separated by ':'),
-/// then the installed share, then the source tree. Each holds `models/`, `clusters/` and `devices/`.
+/// then the installed share, then the source tree. Each holds `models/`, `clusters/` and
+/// `devices/`.
 struct DataFolders {
   std::vector<std::filesystem::path> models;      ///< folders of model files
   std::vector<std::filesystem::path> topologies;  ///< folders with clusters/ and devices/

@@ -32,6 +32,7 @@ struct Scoreboard {
 
 struct ValidateOptions {
   PredictOptions predict;
+  int threads = 1;  ///< rows predicted at the same time; the result does not depend on it
   /// Called after each row with the number done and of all; may be empty.
   std::function<void(std::size_t, std::size_t)> progress;
 };

@@ -1,0 +1,92 @@
+#include "command.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <sstream>
+
+#include "foresail/base/error.h"
+
+namespace foresail::cli {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::InvalidInput, message);
+}
+
+template <class E>
+E choice(const char* option, const std::string& text) {
+  const auto value = from_string<E>(text);
+  if (!value) refuse(fmt::format("{}: \"{}\" is not one of {}", option, text, choices<E>()));
+  return *value;
+}
+
+}  // namespace
+
+void Common::add_to(CLI::App& command) {
+  command.add_option("--fidelity", fidelity, "analytic or flow (default)");
+  command.add_option("--fold", fold, "auto (default) or off");
+  command.add_option("--seed", seed, "seed of hashing, instead of the scenario's");
+  command.add_flag("--json", is_json, "one JSON document on standard output");
+  command.add_option("--trace", trace_file,
+                     "write the predicted trace (JSON; Chrome's format if "
+                     "the name ends in .perfetto.json)");
+  command.add_option("--trace-ranks", trace_ranks,
+                     "class (default), all, or a list such as 0,8-11");
+  command.add_option("--report", report_file, "write the table to a file");
+  command
+      .add_option("--threads", threads,
+                  "threads for many predictions (validate); results do "
+                  "not depend on it")
+      ->check(CLI::Range(1, 1024));
+  command.add_flag("--quiet", is_quiet, "no progress on standard error");
+}
+
+sim::Fidelity Common::fidelity_choice() const {
+  if (fidelity == "packet") {
+    throw Error(ErrorCode::Unsupported, "--fidelity packet is not part of this version");
+  }
+  return choice<sim::Fidelity>("--fidelity", fidelity);
+}
+
+sim::Fold Common::fold_choice() const {
+  return choice<sim::Fold>("--fold", fold);
+}
+
+sim::TraceRanks parse_trace_ranks(const std::string& text, int ranks) {
+  if (text == "class") return {};
+  if (text == "all") return {sim::TraceRanks::Kind::All, {}};
+  sim::TraceRanks chosen{sim::TraceRanks::Kind::List, {}};
+  std::istringstream items(text);
+  std::string item;
+  while (std::getline(items, item, ',')) {
+    int first = 0;
+    int last = 0;
+    char rest = 0;
+    const int read = std::sscanf(item.c_str(), "%d-%d%c", &first, &last, &rest);
+    if (read == 1 && fmt::format("{}", first) == item) last = first;
+    const bool is_number = read == 2 || (read == 1 && first == last);
+    if (!is_number || first < 0 || last < first || last >= ranks) {
+      refuse(fmt::format("--trace-ranks: \"{}\" is not a rank or a range within 0-{}", item,
+                         ranks - 1));
+    }
+    for (int r = first; r <= last; ++r) {
+      chosen.list.push_back(RankId{static_cast<std::uint32_t>(r)});
+    }
+  }
+  if (chosen.list.empty()) refuse("--trace-ranks: no rank given");
+  return chosen;
+}
+
+void answer(const Common& common, const Document& document, const std::string& text) {
+  if (!common.report_file.empty()) write_file(common.report_file, text);
+  const std::string shown = common.is_json ? document.dump(2) + "\n" : text;
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
+  std::fflush(stdout);
+}
+
+void remark(const Common& common, const std::string& text) {
+  if (!common.is_quiet) fmt::print(stderr, "{}\n", text);
+}
+
+}  // namespace foresail::cli

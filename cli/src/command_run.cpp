@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "command.h"
+#include "foresail/base/error.h"
+#include "foresail/program/trace.h"
+#include "foresail/report/result.h"
+
+namespace foresail::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  Common common;
+  std::string plan, output, data;
+  int launch = 0, steps = 0, processes = 0;
+};
+
+void add_number(std::vector<std::string>& arguments, const char* option, int value) {
+  if (value > 0) arguments.insert(arguments.end(), {option, fmt::format("{}", value)});
+}
+
+void add_text(std::vector<std::string>& arguments, const char* option, const std::string& value) {
+  if (!value.empty()) arguments.insert(arguments.end(), {option, value});
+}
+
+// Adds DIR/result.json: what was measured, in the shape of a prediction.
+int report_run(const Options& options) {
+  const fs::path folder = options.output;
+  const std::string path = (folder / "trace.json").string();
+  const planner::Plan plan = planner::load_plan(options.plan);
+  const program::Program program = scenarios::lower_verified(plan);
+  const program::Trace trace =
+      program::trace_from_document(parse_json(read_file(path), path), path);
+  const report::StepResult result = scenarios::measured_result(plan, program, trace);
+  write_file(folder / "result.json", report::to_document(result).dump(2) + "\n");
+  answer(options.common, report::to_document(result), report::to_text(result));
+  return kOk;
+}
+
+int run(const Options& options) {
+  std::vector<std::string> arguments;
+  const bool is_rank = options.launch == 0;  // under torchrun or srun: be one rank
+  arguments = {is_rank ? "run" : "launch", options.plan, "-o", options.output};
+  add_number(arguments, "--launch", options.launch);
+  add_text(arguments, "--data", options.data);
+  add_number(arguments, "--steps", options.steps);
+  add_text(arguments, "--trace-ranks", options.common.trace_ranks);
+  const int status = run_worker(arguments);
+  if (status != kOk) return status;
+  const char* rank = std::getenv("RANK");
+  if (is_rank && rank != nullptr && std::string_view(rank) != "0") return kOk;
+  return report_run(options);
+}
+
+int calibrate(const Options& options) {
+  std::vector<std::string> arguments = {"calibrate", "-o", options.output};
+  add_text(arguments, "--plan", options.plan);
+  add_number(arguments, "--processes", options.processes);
+  return run_worker(arguments);
+}
+
+}  // namespace
+
+std::string worker_path() {
+  std::error_code problem;
+  const fs::path self = fs::read_symlink("/proc/self/exe", problem);
+  const fs::path beside = self.parent_path() / "foresail-worker";
+  if (!problem && fs::exists(beside, problem)) return beside.string();
+  const char* path = std::getenv("PATH");
+  std::string_view rest = path == nullptr ? "" : path;
+  while (!rest.empty()) {
+    const std::size_t end = rest.find(':');
+    const fs::path candidate = fs::path(rest.substr(0, end)) / "foresail-worker";
+    if (fs::exists(candidate, problem)) return candidate.string();
+    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+  }
+  return {};
+}
+
+int run_worker(const std::vector<std::string>& arguments) {
+  const std::string worker = worker_path();
+  if (worker.empty()) {
+    throw Error(ErrorCode::NotFound,
+                "foresail-worker: not found beside foresail nor in PATH (it is built only where "
+                "libtorch and Gloo are installed)");
+  }
+  std::vector<char*> values;
+  std::string name = worker;
+  values.push_back(name.data());
+  std::vector<std::string> copies = arguments;
+  for (std::string& argument : copies) values.push_back(argument.data());
+  values.push_back(nullptr);
+  const pid_t child = ::fork();
+  if (child < 0) throw Error(ErrorCode::Io, fmt::format("fork: {}", std::strerror(errno)));
+  if (child == 0) {
+    // Standard output belongs to this command's answer; the worker's progress goes beside it.
+    ::dup2(STDERR_FILENO, STDOUT_FILENO);
+    ::execv(worker.c_str(), values.data());
+    fmt::print(stderr, "foresail: {}: {}\n", worker, std::strerror(errno));
+    std::_Exit(kFailedRun);
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) throw Error(ErrorCode::Io, fmt::format("wait: {}", std::strerror(errno)));
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : kFailedRun;
+}
+
+Command add_run(CLI::App& root) {
+  auto options = std::make_shared<Options>();  // shared with the runner below
+  CLI::App* app = root.add_subcommand("run", "train a Plan for real");
+  app->add_option("plan", options->plan, "the Plan")->required();
+  app->add_option("-o,--output", options->output, "folder for trace, metrics and result")
+      ->required();
+  app->add_option("--launch", options->launch,
+                  "start this many ranks on this host; without it, be the rank that torchrun's or "
+                  "Slurm's environment names")
+      ->check(CLI::PositiveNumber);
+  app->add_option("--data", options->data, "text file or folder to train on");
+  app->add_option("--steps", options->steps, "instead of the plan's")->check(CLI::PositiveNumber);
+  options->common.add_to(*app);
+  return {app, [options] { return run(*options); }};
+}
+
+Command add_calibrate(CLI::App& root) {
+  auto options = std::make_shared<Options>();  // shared with the runner below
+  CLI::App* app = root.add_subcommand("calibrate", "measure this host's kernels and collectives");
+  app->add_option("-o,--output", options->output, "the Profile to write")->required();
+  app->add_option("--plan", options->plan, "measure what this Plan runs, with as many processes");
+  app->add_option("--processes", options->processes, "that measure at the same time")
+      ->check(CLI::PositiveNumber);
+  options->common.add_to(*app);
+  return {app, [options] { return calibrate(*options); }};
+}
+
+}  // namespace foresail::cli

@@ -1,0 +1,62 @@
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "command.h"
+#include "foresail/program/profile.h"
+#include "foresail/report/perfetto.h"
+#include "foresail/report/result.h"
+
+namespace foresail::cli {
+namespace {
+
+struct Options {
+  Common common;
+  std::string scenario, profile;
+};
+
+void write_trace(const std::string& path, const scenarios::Answer& answer) {
+  if (path.ends_with(".perfetto.json")) {
+    write_file(path, report::to_perfetto(answer.program, answer.trace));
+  } else {
+    write_file(path, program::to_document(answer.trace).dump() + "\n");
+  }
+}
+
+int run(const Options& options) {
+  const scenarios::Scenario scenario = scenarios::load_scenario(options.scenario);
+  std::optional<program::Profile> profile;
+  if (!options.profile.empty()) profile = program::load_profile(options.profile);
+  scenarios::SimulateOptions simulate;
+  simulate.fidelity = options.common.fidelity_choice();
+  simulate.fold = options.common.fold_choice();
+  simulate.seed = options.common.seed;
+  simulate.profile = profile ? &*profile : nullptr;
+  const int devices = scenario.plan.cluster.nodes * scenario.plan.cluster.node.devices;
+  simulate.trace_ranks = parse_trace_ranks(options.common.trace_ranks, devices);
+  const scenarios::Answer made = scenarios::simulate(scenario.plan, simulate);
+  if (!made.result) {
+    Document document = {{"feasible", false}, {"reasons", Document::array()}};
+    for (const planner::BrokenLaw& law : made.feasibility.broken) {
+      document["reasons"].push_back({{"law", law.name}, {"message", law.message}});
+    }
+    answer(options.common, document, "infeasible\n" + scenarios::reasons(made.feasibility));
+    return kInfeasible;
+  }
+  if (!options.common.trace_file.empty()) write_trace(options.common.trace_file, made);
+  answer(options.common, report::to_document(*made.result), report::to_text(*made.result));
+  return made.feasibility.is_feasible() ? kOk : kInfeasible;
+}
+
+}  // namespace
+
+Command add_simulate(CLI::App& root) {
+  auto options = std::make_shared<Options>();  // shared with the runner below
+  CLI::App* app = root.add_subcommand("simulate", "predict one step of a scenario or a Plan");
+  app->add_option("scenario", options->scenario, "scenario or Plan file")->required();
+  app->add_option("--profile", options->profile, "measured costs (foresail calibrate)");
+  options->common.add_to(*app);
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace foresail::cli

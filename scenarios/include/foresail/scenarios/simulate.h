@@ -1,0 +1,48 @@
+/// \file
+/// `simulate`: the whole answer to one scenario.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "foresail/planner/plan.h"
+#include "foresail/program/profile.h"
+#include "foresail/program/program.h"
+#include "foresail/program/trace.h"
+#include "foresail/report/result.h"
+#include "foresail/scenarios/predict.h"
+#include "foresail/scenarios/scenario.h"
+
+namespace foresail::scenarios {
+
+struct SimulateOptions {
+  sim::Fidelity fidelity = sim::Fidelity::Flow;
+  sim::Fold fold = sim::Fold::Auto;
+  std::optional<std::uint64_t> seed;          ///< of hashing; the plan's own unless given
+  const program::Profile* profile = nullptr;  ///< not owned
+  sim::TraceRanks trace_ranks;
+};
+
+struct Answer {
+  planner::Feasibility feasibility;
+  /// Nothing if laws are broken. A plan that does not fit its memory is simulated all the same, and
+  /// `feasibility` says that it cannot run.
+  std::optional<report::StepResult> result;
+  program::Program program;
+  program::Trace trace;  ///< predicted, with digests
+};
+
+Answer simulate(const planner::Plan& plan, const SimulateOptions& options);
+
+/// Result of a measured Trace of the same Plan: what `run` reports.
+report::StepResult measured_result(const planner::Plan& plan, const program::Program& program,
+                                   const program::Trace& trace);
+
+/// Why a plan cannot run, one reason a line; empty if it can.
+std::string reasons(const planner::Feasibility& feasibility);
+
+/// The version of Foresail ("0.1.0").
+std::string version();
+
+}  // namespace foresail::scenarios

@@ -1,0 +1,205 @@
+#include "foresail/scenarios/simulate.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+
+#include "foresail/base/error.h"
+#include "foresail/report/breakdown.h"
+
+namespace foresail::scenarios {
+namespace {
+
+using planner::Plan;
+using program::Program;
+using program::Trace;
+
+constexpr int kBreakdownRanksMax = 64;
+
+double cpu_seconds() {
+  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+}
+
+Bytes peak_memory() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return Bytes(std::int64_t{usage.ru_maxrss} * 1024);
+}
+
+// The closed form where it holds, else the sum over this model's own layers.
+models::FlopConvention convention_of(const models::Model& model) {
+  const bool is_closed = model.activation == models::Activation::Gelu &&
+                         model.ffn == 4 * model.hidden && model.kv_heads == model.heads &&
+                         model.head_size * model.heads == model.hidden;
+  return {is_closed ? models::FlopFormula::Korthikanti : models::FlopFormula::Exact, false};
+}
+
+// FLOPs that the kernels of one data-parallel replica execute in a step, recomputation included.
+double executed_flops(const Program& program) {
+  double total = 0;
+  for (const program::StageProgram& stage : program.stages) {
+    for (const program::Op& op : stage.ops) {
+      if (op.kind != program::OpKind::Compute) continue;
+      for (const Kernel& kernel : program.kernel_lists[op.kernels.value].kernels) {
+        total += kernel.flops.count();
+      }
+    }
+  }
+  return total * program.grid.size(program::Axis::Tp) * program.grid.size(program::Axis::Cp);
+}
+
+void set_rates(const Plan& plan, const Program& program, report::StepResult& result) {
+  const double seconds = to_seconds(result.iteration_time);
+  const int gpus = program.grid.world_size();
+  const models::FlopConvention convention = convention_of(plan.model);
+  const double model_flops = models::model_flops(plan.model, plan.training.global_batch_size,
+                                                 plan.training.sequence_length, convention)
+                                 .count();
+  const double peak = plan.cluster.device.peak(plan.training.precision).per_second();
+  const double executed = executed_flops(program) * program.grid.size(program::Axis::Dp);
+  result.tokens_per_s =
+      static_cast<double>(plan.training.global_batch_size * plan.training.sequence_length) /
+      seconds;
+  result.tokens_per_s_per_gpu = result.tokens_per_s / gpus;
+  result.model_tflops_per_gpu = model_flops / seconds / gpus * 1e-12;
+  result.mfu = model_flops / seconds / gpus / peak;
+  result.hfu = executed / seconds / gpus / peak;
+  result.mfu_formula = models::to_text(convention);
+  result.mfu_causal = convention.causal;
+  result.peak_tflops = peak * 1e-12;
+}
+
+program::MemoryNeed most_loaded(const Program& program) {
+  return *std::ranges::max_element(program.memory, {}, &program::MemoryNeed::peak);
+}
+
+Document network_document(const Plan& plan, const sim::StepOutcome& outcome) {
+  Document network = topologies::to_document(plan.network);
+  Document links = Document::array();
+  for (const sim::LinkLoad& link : outcome.links) {
+    links.push_back({{"link", link.name},
+                     {"carried_bytes", link.carried.count()},
+                     {"utilisation", link.utilisation},
+                     {"sharers_max", link.sharers_max}});
+  }
+  network["most_loaded_links"] = std::move(links);
+  network["solves"] = outcome.solves;
+  return network;
+}
+
+// Ranks whose spans the breakdown averages: all of a small job, else all stages of evenly spaced
+// replicas.
+sim::TraceRanks breakdown_ranks(const Program& program, const sim::StepOutcome& outcome) {
+  const int world = program.grid.world_size();
+  if (world <= kBreakdownRanksMax) return {sim::TraceRanks::Kind::All, {}};
+  const auto stages = program.stages.size();
+  const std::size_t replicas = outcome.units.size() / stages;
+  const std::size_t wanted = std::clamp<std::size_t>(kBreakdownRanksMax / stages, 1, replicas);
+  sim::TraceRanks ranks{sim::TraceRanks::Kind::List, {}};
+  for (std::size_t i = 0; i < wanted; ++i) {
+    for (std::size_t s = 0; s < stages; ++s) {
+      ranks.list.push_back(outcome.units[i * replicas / wanted * stages + s].ranks.front());
+    }
+  }
+  return ranks;
+}
+
+void stamp(const Plan& plan, const Program& program, Trace& trace) {
+  trace.version = version();
+  trace.plan_digest = plan.digest();
+  trace.program_digest = program::program_digest(program);
+}
+
+}  // namespace
+
+std::string version() {
+  return FORESAIL_VERSION;
+}
+
+std::string reasons(const planner::Feasibility& feasibility) {
+  std::string text;
+  for (const planner::BrokenLaw& law : feasibility.broken) {
+    text += fmt::format("{}: {}\n", law.name, law.message);
+  }
+  if (!feasibility.out_of_memory.empty()) {
+    text += fmt::format("out of memory: {}\n", feasibility.out_of_memory);
+  }
+  return text;
+}
+
+Answer simulate(const Plan& plan, const SimulateOptions& options) {
+  const double cpu_start = cpu_seconds();
+  const auto wall_start = std::chrono::steady_clock::now();
+  Answer answer;
+  answer.feasibility = planner::check(plan);
+  if (!answer.feasibility.broken.empty()) return answer;
+
+  answer.program = lower_verified(plan);
+  const topologies::Cluster cluster(plan.cluster);
+  sim::SimulatorOptions simulator = simulator_options(
+      plan, {.fidelity = options.fidelity, .fold = options.fold, .profile = options.profile});
+  simulator.seed = options.seed.value_or(plan.seed);
+  const sim::StepOutcome outcome =
+      sim::Simulator(cluster, simulator).run(answer.program, plan.placement);
+
+  answer.trace = sim::make_trace(answer.program, outcome, options.trace_ranks);
+  stamp(plan, answer.program, answer.trace);
+  answer.trace.seed = simulator.seed;
+  answer.trace.fidelity = std::string(to_string(options.fidelity));
+  answer.trace.program = program::to_text(answer.program);
+
+  report::StepResult result;
+  result.iteration_time = outcome.iteration;
+  set_rates(plan, answer.program, result);
+  result.memory = most_loaded(answer.program);
+  const sim::TraceRanks ranks = breakdown_ranks(answer.program, outcome);
+  result.breakdown =
+      report::break_down(answer.program, sim::make_trace(answer.program, outcome, ranks));
+  result.network = network_document(plan, outcome);
+  result.fidelity = answer.trace.fidelity;
+  result.seed = simulator.seed;
+  result.version = answer.trace.version;
+  result.plan_digest = answer.trace.plan_digest;
+  result.program_digest = answer.trace.program_digest;
+  result.notes.push_back(outcome.fold_note);
+  if (ranks.kind == sim::TraceRanks::Kind::List) {
+    result.notes.push_back(fmt::format("breakdown: mean over {} of {} ranks", ranks.list.size(),
+                                       answer.program.grid.world_size()));
+  }
+  if (!answer.feasibility.out_of_memory.empty()) {
+    result.notes.push_back("cannot run, out of memory: " + answer.feasibility.out_of_memory);
+  }
+  report::SimulatorCost cost;
+  cost.events = static_cast<std::int64_t>(outcome.events);
+  cost.cpu_s = cpu_seconds() - cpu_start;
+  cost.wall_s =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_start).count();
+  cost.peak_rss = peak_memory();
+  result.simulator = cost;
+  answer.result = std::move(result);
+  return answer;
+}
+
+report::StepResult measured_result(const Plan& plan, const Program& program, const Trace& trace) {
+  std::vector<Duration> steps = trace.steps;
+  if (steps.size() > 1) steps.erase(steps.begin());  // the first step warms up
+  FORESAIL_EXPECT(!steps.empty());
+  std::ranges::sort(steps);
+  report::StepResult result;
+  result.iteration_time = steps[steps.size() / 2];
+  set_rates(plan, program, result);
+  result.memory = most_loaded(program);
+  result.breakdown = report::break_down(program, trace);
+  result.fidelity = trace.fidelity;
+  result.seed = trace.seed;
+  result.version = trace.version;
+  result.plan_digest = trace.plan_digest;
+  result.program_digest = trace.program_digest;
+  result.notes.push_back(fmt::format("measured: median of {} steps", steps.size()));
+  return result;
+}
+
+}  // namespace foresail::scenarios
