@@ -9,6 +9,8 @@ mkdir -p build/logs
 
 # One compiler cache for all build folders and clones: paths are hashed relative to the root.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content
+# One name for the compiler, since the cache tells names apart and pip would use another.
+export CXX=${CXX:-c++}
 export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-2}
 jobs=${FORESAIL_JOBS:-2}
 # Python of the venv; nothing is written beside the sources.

@@ -299,14 +299,13 @@ def check_listed(sources, layers):
         if source.suffix not in CXX_SUFFIXES or source.folder not in {*layers, "tests"}:
             continue
         parts = source.path.split("/")
-        depth = 2 if source.folder == "tests" else 1
-        below = "/".join(parts[depth:])
-        text = lists.get("/".join(parts[:depth]) + "/CMakeLists.txt", "")
-        text += "\n".join(included.get(source.folder, []))
-        is_private = source.suffix == ".h" and not below.startswith("include/")
-        if not is_private and not re.search(rf"(?<![\w/]){re.escape(below)}(?![\w])", text):
-            if not lists.get("/".join(parts[:-1]) + "/CMakeLists.txt"):
-                yield Finding(source.path, 1, "unlisted", "in no CMakeLists.txt")
+        own = "/".join(parts[:2 if source.folder == "tests" else 1]) + "/CMakeLists.txt"
+        text = "\n".join([lists.get(own, ""), *included.get(source.folder, [])])
+        is_private = source.suffix == ".h" and "/include/" not in source.path
+        is_listed = re.search(rf"(?<!\w){re.escape(parts[-1])}(?!\w)", text)
+        has_own_list = "/".join(parts[:-1]) + "/CMakeLists.txt" in lists
+        if not is_private and not is_listed and not has_own_list:
+            yield Finding(source.path, 1, "unlisted", "in no CMakeLists.txt")
 
 
 def check_pages(sources, layers, root):

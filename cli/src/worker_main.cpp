@@ -1,14 +1,9 @@
 // foresail-worker: executes Plans and measures hosts. `foresail run` and `foresail calibrate` start
 // it; torchrun and srun may start `foresail-worker run` themselves.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <cstdlib>
 
-#include "foresail/base/error.h"
 #include "worker_calibrate.h"
-#include "worker_environment.h"
 #include "worker_launch.h"
 #include "worker_run.h"
 
@@ -89,35 +84,11 @@ int dispatch(int count, char** values) {
   return 0;
 }
 
-/// "rank 3: " under a launcher.
-std::string self() {
-  const char* rank = std::getenv("RANK");
-  return rank == nullptr ? "" : fmt::format("rank {}: ", rank);
-}
-
-int status_of(const Error& error) {
-  switch (error.code()) {
-    case ErrorCode::InvalidInput:
-    case ErrorCode::NotFound:
-    case ErrorCode::Unsupported:
-      return 2;
-    case ErrorCode::Device:
-    case ErrorCode::Io:
-      return 1;
-  }
-  return 1;
-}
-
 int guarded(int count, char** values) {
   try {
     return dispatch(count, values);
-  } catch (const Error& error) {
-    const char* hint = error.code() == ErrorCode::Device ? " (lost a peer?)" : "";
-    fmt::print(stderr, "foresail-worker: {}{}{}\n", self(), error.what(), hint);
-    return status_of(error);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "foresail-worker: {}internal error: {}\n", self(), error.what());
-    return 1;
+  } catch (...) {
+    return report_failure(std::current_exception());
   }
 }
 

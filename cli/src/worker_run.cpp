@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "foresail/base/error.h"
 #include "foresail/runtime/trainer.h"
@@ -28,6 +29,25 @@ void print_step(const runtime::Job& job, const runtime::StepSummary& step) {
   std::fflush(stdout);
 }
 
+/// "rank 3: " under a launcher.
+std::string self() {
+  const char* rank = std::getenv("RANK");
+  return rank == nullptr ? "" : fmt::format("rank {}: ", rank);
+}
+
+int status_of(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::InvalidInput:
+    case ErrorCode::NotFound:
+    case ErrorCode::Unsupported:
+      return 2;
+    case ErrorCode::Device:
+    case ErrorCode::Io:
+      return 1;
+  }
+  return 1;
+}
+
 /// Rank 0 serves the store, so it leaves last.
 void leave(const RankEnvironment& environment, runtime::Store& store) {
   store.set("run/left/" + std::to_string(environment.rank), "");
@@ -44,6 +64,19 @@ std::filesystem::path data_path(const RunOptions& options, const runtime::Job& j
 }
 
 }  // namespace
+
+int report_failure(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    const char* hint = error.code() == ErrorCode::Device ? " (lost a peer?)" : "";
+    fmt::print(stderr, "foresail-worker: {}{}{}\n", self(), error.what(), hint);
+    return status_of(error);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "foresail-worker: {}internal error: {}\n", self(), error.what());
+    return 1;
+  }
+}
 
 planner::Plan load_executable_plan(const std::filesystem::path& path, int processes) {
   planner::Plan plan = planner::load_plan(path);
@@ -109,7 +142,12 @@ void run_rank(const RunOptions& options) {
                             .rank = measurement.rank,
                             .store = store.get(),
                             .endpoint = &endpoint,
-                            .data = &data});
+                            .data = &data,
+                            .failed = [](const std::exception_ptr& failure) {
+                              const int status = report_failure(failure);
+                              std::fflush(nullptr);
+                              std::_Exit(status);
+                            }});
   for (int step = 0; step < steps; ++step) {
     measurement.steps.push_back(trainer.run_step());
     if (environment.rank == 0) print_step(job, measurement.steps.back());

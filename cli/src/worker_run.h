@@ -2,6 +2,7 @@
 /// What one rank does in `foresail-worker run`.
 #pragma once
 
+#include <exception>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -20,6 +21,10 @@ struct RunOptions {
   std::optional<int> steps;      ///< absent: training.steps
   std::string trace_ranks = "class";
 };
+
+/// Prints what went wrong to standard error, with the rank under a launcher. Returns the exit
+/// status: 2 bad input, 1 failed run.
+int report_failure(const std::exception_ptr& failure);
 
 /// Trains, and on rank 0 prints a line per step and writes trace.json, metrics.jsonl and run.json.
 void run_rank(const RunOptions& options);

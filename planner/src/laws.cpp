@@ -15,8 +15,12 @@ namespace {
 
 __extension__ using Wide = __int128;
 
-/// Passes per stage that a Program may hold; beyond it the batch is surely a typing error.
-constexpr std::int64_t kPassesMax = 1'000'000;
+// Beyond these limits a number is surely a typing error, and some byte count would not fit 64 bits.
+constexpr std::int64_t kPassesMax = 1'000'000;  ///< forward passes of all stages
+constexpr std::int64_t kLayersMax = 2000;
+constexpr std::int64_t kWidthMax = std::int64_t{1} << 22;
+constexpr double kElementsMax = 0x1p52;  ///< of one activation, over all layers
+constexpr double kScoresMax = 0x1p55;    ///< of the attention matrix, over all layers
 
 /// One message per broken law, every term in it.
 class Laws {
@@ -31,6 +35,7 @@ class Laws {
     if (!broken_.empty()) return broken_;
     check_world();
     check_model();
+    check_sizes();
     check_sequence();
     check_schedule();
     check_batch();
@@ -107,6 +112,34 @@ class Laws {
              std::int64_t{layout_.pp} * layout_.v});
   }
 
+  void check_sizes() {
+    if (model_.layers > kLayersMax) {
+      add("layers_max", fmt::format("layers {}, must be at most {}", model_.layers, kLayersMax));
+    }
+    const std::vector<Term> widths = {{"hidden", model_.hidden},
+                                      {"ffn", model_.ffn},
+                                      {"vocab", model_.vocab},
+                                      {"head_size", model_.head_size},
+                                      {"heads", model_.heads}};
+    std::int64_t widest = 0;
+    for (const Term& width : widths) {
+      widest = std::max(widest, width.value);
+      if (width.value <= kWidthMax) continue;
+      add("width_max",
+          fmt::format("{} {}, must be at most {}", width.text, width.value, kWidthMax));
+    }
+    const double samples = static_cast<double>(layout_.microbatch_size) * model_.layers;
+    const double length = static_cast<double>(training_.sequence_length);
+    if (samples * length * static_cast<double>(widest) > kElementsMax ||
+        samples * length * length * model_.heads > kScoresMax) {
+      add("activations_max",
+          fmt::format("layers {} * microbatch_size {} * sequence_length {} * (heads {} * "
+                      "sequence_length or width {}) is beyond what can be counted",
+                      model_.layers, layout_.microbatch_size, training_.sequence_length,
+                      model_.heads, widest));
+    }
+  }
+
   void check_sequence() {
     const Term length{"sequence_length", training_.sequence_length};
     if (layout_.sequence_parallel) {
@@ -157,12 +190,13 @@ class Laws {
                       training_.global_batch_size, layout_.microbatch_size, layout_.dp, rest));
       return;
     }
-    if (microbatches * layout_.v > kPassesMax) {
+    const Wide passes = microbatches * layout_.v * layout_.pp;
+    if (passes > kPassesMax) {
       add("passes_max",
-          fmt::format("global_batch_size {} / (microbatch_size {} * dp {}) * v {} = {} forward "
-                      "passes per stage, must be at most {}",
+          fmt::format("global_batch_size {} / (microbatch_size {} * dp {}) * v {} * pp {} = {} "
+                      "forward passes, must be at most {}",
                       training_.global_batch_size, layout_.microbatch_size, layout_.dp, layout_.v,
-                      microbatches * layout_.v, kPassesMax));
+                      layout_.pp, passes, kPassesMax));
       return;
     }
     if (layout_.schedule == ScheduleKind::Interleaved) {

@@ -107,6 +107,7 @@ program::Program lower(const Plan& plan, const LowerOptions& options) {
   program.communicators = communicators.list();
   program.memory_limit = device_memory(plan.cluster);
   std::vector<StageWork> works;
+  works.reserve(schedule.order.size());
   for (int stage = 0; stage < schedule.stages; ++stage) works.push_back(stage_work(plan, stage));
   std::vector<Message> messages;
   if (schedule.stages > 1) {

@@ -18,6 +18,8 @@ namespace {
 
 using program::MemoryNeed;
 
+__extension__ using Wide = __int128;
+
 /// Bytes of one parameter (facts: 18 per parameter for 16 bits with fp32 gradients, 16 for fp32).
 struct StateBytes {
   std::int64_t parameter;
@@ -74,20 +76,25 @@ void add_states(const Plan& plan, const StageWork& work, MemoryNeed& need) {
   }
 }
 
+/// Bytes of many passes may leave 64 bits; nothing needs to tell such sums apart.
+Bytes saturated(Wide bytes) {
+  return Bytes(static_cast<std::int64_t>(std::min(bytes, Wide{1} << 60)));
+}
+
 void add_activations(const Plan& plan, const StageWork& work, int stage, MemoryNeed& need) {
   const Schedule schedule = make_schedule(plan);
-  Bytes live;
-  Bytes live_max;
-  Bytes peak;
+  Wide live = 0;
+  Wide live_max = 0;
+  Wide peak = 0;
   for (const SchedulePass& pass : schedule.order[static_cast<std::size_t>(stage)]) {
     const ChunkWork& chunk = work.chunks[static_cast<std::size_t>(pass.chunk)];
-    if (pass.pass == program::Pass::Forward) live += chunk.saved;
+    if (pass.pass == program::Pass::Forward) live += chunk.saved.count();
     live_max = std::max(live_max, live);
-    peak = std::max(peak, live + chunk.working_set);
-    if (pass.pass == program::Pass::Backward) live = live - chunk.saved;
+    peak = std::max(peak, live + chunk.working_set.count());
+    if (pass.pass == program::Pass::Backward) live -= chunk.saved.count();
   }
-  need.activations = live_max;
-  need.buffers += peak - live_max;
+  need.activations = saturated(live_max);
+  need.buffers += saturated(peak - live_max);
 }
 
 /// A send and a receive in flight in each direction; the stages at the seam of an interleaved

@@ -15,7 +15,8 @@ constexpr std::size_t kUnplaced = std::numeric_limits<std::size_t>::max();
 PassGraph::PassGraph(const Schedule& schedule)
     : stages_(schedule.stages), chunks_(schedule.chunks), microbatches_(schedule.microbatches) {
   FORESAIL_EXPECT(schedule.order.size() == static_cast<std::size_t>(stages_));
-  const std::size_t passes = 2 * static_cast<std::size_t>(chunks_ * microbatches_);
+  const std::size_t passes =
+      2 * static_cast<std::size_t>(chunks_) * static_cast<std::size_t>(microbatches_);
   for (const auto& order : schedule.order) {
     FORESAIL_EXPECT(order.size() == passes);
     std::vector<std::size_t> positions(passes, kUnplaced);
@@ -58,9 +59,10 @@ PassPlace PassGraph::place_at(int global, Pass pass, int microbatch) const {
 
 std::size_t PassGraph::index(const SchedulePass& pass) const {
   FORESAIL_EXPECT(pass.pass == Pass::Forward || pass.pass == Pass::Backward);
-  const int direction = pass.pass == Pass::Forward ? 0 : 1;
-  return static_cast<std::size_t>((direction * chunks_ + pass.chunk) * microbatches_ +
-                                  pass.microbatch);
+  const bool is_forward = pass.pass == Pass::Forward;
+  const int row = is_forward ? pass.chunk : chunks_ + pass.chunk;
+  return static_cast<std::size_t>(row) * static_cast<std::size_t>(microbatches_) +
+         static_cast<std::size_t>(pass.microbatch);
 }
 
 double cost_of(const PassCosts& costs, const PassPlace& place) {

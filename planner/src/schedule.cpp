@@ -72,11 +72,12 @@ Schedule make_schedule(ScheduleKind kind, const ScheduleShape& shape) {
       schedule.order.push_back(single_stage_order(shape));
       continue;
     }
-    const int behind = shape.stages - 1 - stage;
+    const auto behind = static_cast<std::size_t>(shape.stages - 1 - stage);
     std::size_t warm_up = steps.size();
-    if (kind == ScheduleKind::OneForwardOneBackward) warm_up = static_cast<std::size_t>(behind);
+    if (kind == ScheduleKind::OneForwardOneBackward) warm_up = behind;
     if (kind == ScheduleKind::Interleaved) {
-      warm_up = static_cast<std::size_t>(2 * behind + (shape.chunks - 1) * group);
+      const auto ahead = static_cast<std::size_t>(shape.chunks - 1);
+      warm_up = 2 * behind + ahead * static_cast<std::size_t>(group);
     }
     schedule.order.push_back(warm_up_order(steps, shape.chunks, std::min(warm_up, steps.size())));
   }

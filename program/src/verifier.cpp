@@ -113,8 +113,7 @@ std::vector<int> stages_of(const Program& program, const Communicator& communica
     for (int stage = 0; stage < program.grid.size(Axis::Pp); ++stage) stages.push_back(stage);
   }
   std::ranges::sort(stages);
-  const auto repeated = std::ranges::unique(stages);
-  stages.erase(repeated.begin(), repeated.end());
+  stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
   return stages;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <vector>
 
 #include "stage_order.h"
@@ -56,12 +57,11 @@ class GradientCheck {
   void check(std::size_t number, Complaints& complaints) const {
     const ChunkSyncs& chunk = chunks_[number];
     std::vector<int> microbatches;
+    microbatches.reserve(chunk.ops.size());
     for (const std::size_t index : chunk.ops) microbatches.push_back(op(index).microbatch);
     std::ranges::sort(microbatches);
-    std::vector<int> all;
-    for (int microbatch = 0; microbatch < program_.microbatches; ++microbatch) {
-      all.push_back(microbatch);
-    }
+    std::vector<int> all(static_cast<std::size_t>(program_.microbatches));
+    std::iota(all.begin(), all.end(), 0);
     if (chunk.ops.size() != 1 && microbatches != all) {
       complaints.add(
           fmt::format("stage {} chunk {}: gradients are synchronised {} times, must be once (or "

@@ -77,26 +77,33 @@ class WaitCheck {
   }
 
   void check(const Op& op, std::size_t index) {
-    if (op.kind == OpKind::Send) wait_for(sources_.passes, op, index);
+    if (op.kind == OpKind::Send) wait_for(sources_.passes, key(op), index);
     if (!is_moving(op)) return;
     const int stages = program_.grid.size(Axis::Pp);
     const int global = op.chunk * stages + stage_;
     const int end = op.pass == Pass::Forward ? 0 : stages * program_.chunks - 1;
-    // With one stage the chunks hand their output on in the compute lane itself.
-    if (stages > 1 && global != end) wait_for(sources_.recvs, op, index);
+    if (global == end) return;
+    if (stages > 1) {
+      wait_for(sources_.recvs, key(op), index);
+      return;
+    }
+    // With one stage the chunks hand their output on without a message.
+    Key before = key(op);
+    std::get<1>(before) += op.pass == Pass::Forward ? -1 : 1;
+    wait_for(sources_.passes, before, index);
   }
 
-  void wait_for(const std::map<Key, std::size_t>& sources, const Op& op, std::size_t index) {
-    const auto found = sources.find(key(op));
+  void wait_for(const std::map<Key, std::size_t>& sources, const Key& source, std::size_t index) {
+    const auto found = sources.find(source);
     if (found != sources.end() && order_.is_finished(found->second, index)) return;
-    complaints_.add(fmt::format(
-        "stage {} op {} {}: does not wait for {}", stage_, index, describe(op),
-        found == sources.end()
-            ? std::string(op.kind == OpKind::Send ? "a pass that makes it" : "a recv of its input")
-            : fmt::format("op {} {}", found->second,
-                          describe(ops_[OpId{static_cast<std::uint32_t>(found->second)}]))));
+    const auto name = [&](std::size_t id) {
+      return fmt::format("op {} {}", id, describe(ops_[OpId{static_cast<std::uint32_t>(id)}]));
+    };
+    const char* const missing =
+        &sources == &sources_.passes ? "a pass that makes it" : "a recv of its input";
+    complaints_.add(fmt::format("stage {} {}: does not wait for {}", stage_, name(index),
+                                found == sources.end() ? missing : name(found->second)));
   }
-
   const Program& program_;
   const IdVector<OpId, Op>& ops_;
   int stage_;

@@ -91,4 +91,7 @@ def test_an_impossible_layout_is_refused_with_the_law(scenario_path, tmp_path):
 def test_the_example_prints_what_simulate_answers(result, root):
     example = root / "examples/01_first_plan/main.py"
     run = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True)
-    assert f"step    {result.summary['iteration_time_s']:.3f} s" in run.stdout
+    assert run.stdout.splitlines() == [
+        f"plan    {result.summary['plan_digest']}",
+        f"memory  {result.memory.loc['peak', 'bytes'] * 1e-9:.1f} GB",
+        f"step    {result.summary['iteration_time_s']:.3f} s"]

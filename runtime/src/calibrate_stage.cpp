@@ -150,7 +150,7 @@ class StageBench {
     std::vector<double> samples;
     for (int i = 0; i < 9; ++i) {
       const std::int64_t start = steady_ns();
-      executor.run_step(i, {.run = [](program::OpId) {}, .abort = [] {}});
+      executor.run_step(i, {.run = [](program::OpId) {}, .failed = [](std::exception_ptr) {}});
       state_.local_scalars(0);
       samples.push_back(static_cast<double>(steady_ns() - start) * 1e-9);
     }

@@ -8,54 +8,64 @@ namespace {
 /// Of a padded column. Finite, so that a rank with nothing but padding stays free of NaN.
 constexpr double kImpossible = -1e30;
 
-/// What one rank's columns say about each token.
-struct LocalTerms {
-  at::Tensor exponentials;  ///< exp(logit - own maximum), [T, columns]
-  at::Tensor maximum;       ///< [T]
-  at::Tensor sum;           ///< of the exponentials, [T]
-  at::Tensor target;        ///< logit of the target, 0 if another rank has it, [T]
-  at::Tensor column;        ///< of the target, -1 if another rank has it, [T]
-};
-
-LocalTerms local_terms(const StageScope& scope, at::Tensor logits, const at::Tensor& targets) {
+/// Overwrites the columns of this rank that pad the vocabulary.
+void mask_padding(const StageScope& scope, const at::Tensor& logits) {
   const std::int64_t columns = logits.size(1);
   const std::int64_t first = scope.tp_rank * columns;
   const std::int64_t real = std::clamp<std::int64_t>(scope.model->vocab - first, 0, columns);
   if (real < columns) logits.narrow(1, real, columns - real).fill_(kImpossible);
+}
+
+/// What one rank's columns say about each token, [T] but for the exponentials [T, columns].
+struct LocalTerms {
+  at::Tensor exponentials;  ///< exp(logit - maximum over all ranks)
+  at::Tensor sum;           ///< of the exponentials
+  at::Tensor target;        ///< logit of the target less the maximum, 0 if another rank has it
+  at::Tensor column;        ///< of the target, -1 if another rank has it
+};
+
+LocalTerms local_terms(const StageScope& scope, const at::Tensor& logits, const at::Tensor& maximum,
+                       const at::Tensor& targets) {
+  const std::int64_t columns = logits.size(1);
   LocalTerms terms;
-  terms.maximum = logits.amax(1);
-  const at::Tensor shifted = targets - first;
-  const at::Tensor is_own = shifted.ge(0).logical_and_(shifted.lt(columns));
-  terms.column = shifted.masked_fill(is_own.logical_not(), -1);
-  terms.target = logits.gather(1, terms.column.clamp_min(0).unsqueeze(1))
-                     .squeeze(1)
-                     .masked_fill_(is_own.logical_not(), 0);
-  terms.exponentials = logits.sub_(terms.maximum.unsqueeze(1)).exp_();
+  const at::Tensor shifted = targets - scope.tp_rank * columns;
+  const at::Tensor is_other = shifted.lt(0).logical_or_(shifted.ge(columns));
+  terms.column = shifted.masked_fill(is_other, -1);
+  logits.sub_(maximum.unsqueeze(1));
+  terms.target =
+      logits.gather(1, terms.column.clamp_min(0).unsqueeze(1)).squeeze(1).masked_fill_(is_other, 0);
+  terms.exponentials = logits.exp_();
   terms.sum = terms.exponentials.sum(1);
   return terms;
 }
 
 struct CrossEntropyFunction : torch::autograd::Function<CrossEntropyFunction> {
-  static at::Tensor forward(AutogradContext* graph, at::Tensor logits, at::Tensor targets,
+  static at::Tensor forward(AutogradContext* graph, at::Tensor input, at::Tensor targets,
                             const CrossEntropy* layer) {
     const StageScope& scope = layer->scope();
     OpContext& op = scope.context();
-    LocalTerms terms =
-        op.compute("cross_entropy", [&] { return local_terms(scope, logits.detach(), targets); });
-    at::Tensor maximum = terms.maximum;
-    at::Tensor scale = at::ones_like(maximum);
+    const at::Tensor logits = input.detach();
+    at::Tensor maximum;
     if (op.tp_size() > 1) {
-      maximum = terms.maximum.clone();
+      // The maximum must be known before the kernel that the Program lists next.
+      mask_padding(scope, logits);
+      maximum = logits.amax(1);
       op.all_reduce("tp.max", maximum, Reduction::Max);
+    }
+    LocalTerms terms = op.compute("cross_entropy", [&] {
+      if (op.tp_size() == 1) {
+        mask_padding(scope, logits);
+        maximum = logits.amax(1);
+      }
+      return local_terms(scope, logits, maximum, targets);
+    });
+    if (op.tp_size() > 1) {
       op.all_reduce("tp.target", terms.target, Reduction::Sum);
-      scale = (terms.maximum - maximum).exp_();
-      terms.sum.mul_(scale);
       op.all_reduce("tp.sum", terms.sum, Reduction::Sum);
     }
-    graph->save_for_backward({terms.exponentials, scale.div_(terms.sum), terms.column});
+    graph->save_for_backward({terms.exponentials, terms.sum.reciprocal(), terms.column});
     ModulePointer<CrossEntropy>::save(graph, layer);
-    const at::Tensor loss = terms.sum.to(at::kDouble).log_() + maximum - terms.target;
-    return loss.mean();
+    return (terms.sum.to(at::kDouble).log_() - terms.target).mean();
   }
 
   static variable_list backward(AutogradContext* graph, variable_list grads) {

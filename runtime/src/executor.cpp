@@ -80,7 +80,7 @@ void Executor::fail(const Hooks& hooks) {
     failure_ = std::current_exception();
   }
   changed_.notify_all();
-  hooks.abort();
+  hooks.failed(failure_);
 }
 
 std::string Executor::digest_of_executed() const {

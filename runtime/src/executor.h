@@ -4,6 +4,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,8 +22,9 @@ class Executor {
  public:
   struct Hooks {
     std::function<void(program::OpId)> run;
-    /// Called once when an op has failed, so that lanes which wait for peers come back.
-    std::function<void()> abort;
+    /// Called once, in the thread of the op that failed first, while other lanes may still wait for
+    /// peers: makes them come back, or ends the process.
+    std::function<void(std::exception_ptr)> failed;
   };
   /// `program` and `log` must outlive the executor.
   Executor(const program::Program& program, RankId rank, SpanLog& log);

@@ -173,7 +173,8 @@ struct Trainer::Impl {
     return static_cast<int>(found - members.begin());
   }
 
-  void abort() {
+  void failed(const std::exception_ptr& failure) {
+    if (options.failed) options.failed(failure);
     for (const Group& each : groups) {
       if (each.communicator != nullptr) each.communicator->abort();
     }
@@ -209,8 +210,9 @@ StepSummary Trainer::run_step() {
   StepSummary summary;
   summary.step = impl_->step;
   summary.start_ns = steady_ns();
-  impl_->executor.run_step(impl_->step, {.run = [this](OpId op) { impl_->run(op); },
-                                         .abort = [this] { impl_->abort(); }});
+  impl_->executor.run_step(
+      impl_->step, {.run = [this](OpId op) { impl_->run(op); },
+                    .failed = [this](std::exception_ptr failure) { impl_->failed(failure); }});
   summary.end_ns = steady_ns();
   impl_->passes.finish_step();
   summary.loss = impl_->scalars.loss;

@@ -37,14 +37,14 @@ models::FlopConvention convention_of(const models::Model& model) {
   return {is_closed ? models::FlopFormula::Korthikanti : models::FlopFormula::Exact, false};
 }
 
-// FLOPs that the kernels of one data-parallel replica execute in a step, recomputation included.
-double executed_flops(const Program& program) {
+// FLOPs that one data-parallel replica executes anew in the backward passes of a step.
+double recomputed_flops(const Program& program) {
   double total = 0;
   for (const program::StageProgram& stage : program.stages) {
     for (const program::Op& op : stage.ops) {
       if (op.kind != program::OpKind::Compute) continue;
       for (const Kernel& kernel : program.kernel_lists[op.kernels.value].kernels) {
-        total += kernel.flops.count();
+        if (kernel.name.ends_with(".recompute")) total += kernel.flops.count();
       }
     }
   }
@@ -59,14 +59,14 @@ void set_rates(const Plan& plan, const Program& program, report::StepResult& res
                                                  plan.training.sequence_length, convention)
                                  .count();
   const double peak = plan.cluster.device.peak(plan.training.precision).per_second();
-  const double executed = executed_flops(program) * program.grid.size(program::Axis::Dp);
+  const double recomputed = recomputed_flops(program) * program.grid.size(program::Axis::Dp);
   result.tokens_per_s =
       static_cast<double>(plan.training.global_batch_size * plan.training.sequence_length) /
       seconds;
   result.tokens_per_s_per_gpu = result.tokens_per_s / gpus;
   result.model_tflops_per_gpu = model_flops / seconds / gpus * 1e-12;
   result.mfu = model_flops / seconds / gpus / peak;
-  result.hfu = executed / seconds / gpus / peak;
+  result.hfu = (model_flops + recomputed) / seconds / gpus / peak;
   result.mfu_formula = models::to_text(convention);
   result.mfu_causal = convention.causal;
   result.peak_tflops = peak * 1e-12;

@@ -19,9 +19,7 @@ bool later(const auto& a, const auto& b) {
 }
 
 bool higher(const auto& a, const auto& b) {
-  if (a.level != b.level) return a.level > b.level;
-  if (a.is_flow != b.is_flow) return a.is_flow > b.is_flow;
-  return a.id > b.id;
+  return a.level != b.level ? a.level > b.level : a.id > b.id;
 }
 
 }  // namespace
@@ -30,6 +28,7 @@ PipeId FluidNetwork::add_pipe(double capacity) {
   FORESAIL_EXPECT(capacity > 0);
   Pipe pipe;
   pipe.capacity = capacity;
+  pipe.potential_max = static_cast<std::int64_t>(capacity * kPotentialScale * (1 + kSame));
   pipes_.push_back(std::move(pipe));
   return PipeId{static_cast<std::uint32_t>(pipes_.size() - 1)};
 }
@@ -46,27 +45,18 @@ RouteId FluidNetwork::add_route(std::span<const RouteEntry> entries) {
       route.full_rate = alone;
       route.narrowest = entry.pipe;
     }
-    entries_.push_back(entry);
+    entries_.push_back({entry.pipe, entry.weight, 0});
+  }
+  for (std::size_t i = route.begin; i < entries_.size(); ++i) {
+    entries_[i].potential = std::llround(entries_[i].weight * route.full_rate * kPotentialScale);
   }
   route.end = static_cast<std::uint32_t>(entries_.size());
   routes_.push_back(route);
   return RouteId{static_cast<std::uint32_t>(routes_.size() - 1)};
 }
 
-std::span<const RouteEntry> FluidNetwork::entries(const Flow& flow) const {
-  const Route& route = routes_[flow.route.value];
-  return {entries_.data() + route.begin, entries_.data() + route.end};
-}
-
-std::int64_t FluidNetwork::potential_of(const Flow& flow, const RouteEntry& entry) const {
-  return std::llround(entry.weight * routes_[flow.route.value].full_rate * kPotentialScale);
-}
-
-bool FluidNetwork::is_hot(const Pipe& pipe) const {
-  return static_cast<double>(pipe.potential) > pipe.capacity * kPotentialScale * (1 + kSame);
-}
-
-FlowId FluidNetwork::start(RouteId route, double amount, std::uint64_t tag, SimTime now) {
+// Puts a flow on its pipes; with a rate if nothing there is contended, else pending.
+std::uint32_t FluidNetwork::admit(RouteId route, double amount, std::uint64_t tag, SimTime now) {
   FORESAIL_EXPECT(amount > 0);
   std::uint32_t id = 0;
   if (free_.empty()) {
@@ -82,11 +72,13 @@ FlowId FluidNetwork::start(RouteId route, double amount, std::uint64_t tag, SimT
   flow.rate = 0;
   flow.updated = now;
   flow.tag = tag;
+  flow.rider = kNobody;
   flow.is_active = true;
+  ++flow.version;
   bool is_contended = false;
-  for (const RouteEntry& entry : entries(flow)) {
+  for (const Entry& entry : entries(flow)) {
     Pipe& pipe = pipes_[entry.pipe.value];
-    pipe.potential += potential_of(flow, entry);
+    pipe.potential += entry.potential;
     pipe.users.push_back({id, entry.weight});
     is_contended = is_contended || is_hot(pipe);
   }
@@ -95,52 +87,96 @@ FlowId FluidNetwork::start(RouteId route, double amount, std::uint64_t tag, SimT
   } else {
     flow.rate = routes_[route.value].full_rate;
     flow.bottleneck = routes_[route.value].narrowest;
-    push_finish(id);
   }
+  return id;
+}
+
+FlowId FluidNetwork::start(RouteId route, double amount, std::uint64_t tag, SimTime now) {
+  const std::uint32_t id = admit(route, amount, tag, now);
+  push_finish(id, Pending::Alone);
   return FlowId{id};
 }
 
-void FluidNetwork::push_finish(std::uint32_t id) {
-  Flow& flow = flows_[id];
-  ++flow.version;
-  if (flow.rate <= 0) return;  // starved: it waits until somebody leaves
+void FluidNetwork::start_together(std::span<const RouteId> routes, double amount, std::uint64_t tag,
+                                  SimTime now) {
+  std::uint32_t last = kNobody;
+  for (const RouteId route : routes) {
+    const std::uint32_t id = admit(route, amount, tag, now);
+    Flow& flow = flows_[id];
+    if (flow.rate <= 0) continue;
+    flow.is_chained = true;
+    if (last != kNobody && flows_[last].rate == flow.rate) {
+      flows_[last].rider = id;
+      flows_[last].rider_version = flow.version;
+    } else {
+      push_finish(id, Pending::Bundle);
+    }
+    last = id;
+  }
+}
+
+SimTime FluidNetwork::finish_time(const Flow& flow) const {
   const double seconds = flow.remaining / flow.rate;
-  const SimTime when =
-      flow.updated + Duration(static_cast<std::int64_t>(std::ceil(seconds * 1e12)));
-  finishes_.push_back({when, next_sequence_++, id, flow.version});
+  return flow.updated + Duration(static_cast<std::int64_t>(std::ceil(seconds * 1e12)));
+}
+
+void FluidNetwork::push_finish(std::uint32_t id, Pending kind) {
+  const Flow& flow = flows_[id];
+  if (flow.rate <= 0) return;  // starved: it waits until somebody leaves
+  finishes_.push_back(
+      {finish_time(flow), next_sequence_++, id, flow.version, kind == Pending::Bundle});
   std::push_heap(finishes_.begin(), finishes_.end(),
                  [](const Finish& a, const Finish& b) { return later(a, b); });
 }
 
+// The first flow of a pending event that still ends then; kNobody if all were re-rated or ended.
+std::uint32_t FluidNetwork::live_member(const Finish& finish) const {
+  std::uint32_t id = finish.flow;
+  std::uint32_t version = finish.version;
+  while (id != kNobody) {
+    const Flow& flow = flows_[id];
+    if (flow.is_active && flow.version == version) return id;
+    if (!finish.is_bundle) return kNobody;
+    version = flow.rider_version;
+    id = flow.rider;
+  }
+  return kNobody;
+}
+
 std::optional<SimTime> FluidNetwork::next_finish() {
   while (!finishes_.empty()) {
-    const Finish& top = finishes_.front();
-    const Flow& flow = flows_[top.flow];
-    if (flow.is_active && flow.version == top.version) return top.when;
-    std::pop_heap(finishes_.begin(), finishes_.end(),
-                  [](const Finish& a, const Finish& b) { return later(a, b); });
-    finishes_.pop_back();
+    if (live_member(finishes_.front()) != kNobody) return finishes_.front().when;
+    pop_finish();
   }
   return std::nullopt;
+}
+
+void FluidNetwork::pop_finish() {
+  std::pop_heap(finishes_.begin(), finishes_.end(),
+                [](const Finish& a, const Finish& b) { return later(a, b); });
+  const Finish done = finishes_.back();
+  finishes_.pop_back();
+  if (!done.is_bundle) return;
+  for (std::uint32_t id = done.flow; id != kNobody; id = flows_[id].rider) {
+    flows_[id].is_chained = false;
+    if (!flows_[id].is_active) free_.push_back(id);
+  }
 }
 
 std::uint64_t FluidNetwork::finish_next() {
   const bool has_one = next_finish().has_value();
   FORESAIL_EXPECT(has_one);
-  const std::uint32_t id = finishes_.front().flow;
-  std::pop_heap(finishes_.begin(), finishes_.end(),
-                [](const Finish& a, const Finish& b) { return later(a, b); });
-  finishes_.pop_back();
+  const std::uint32_t id = live_member(finishes_.front());
   leave(id);
   return flows_[id].tag;
 }
 
 void FluidNetwork::leave(std::uint32_t id) {
   Flow& flow = flows_[id];
-  for (const RouteEntry& entry : entries(flow)) {
+  for (const Entry& entry : entries(flow)) {
     Pipe& pipe = pipes_[entry.pipe.value];
     if (is_hot(pipe)) dirty_.push_back(entry.pipe);
-    pipe.potential -= potential_of(flow, entry);
+    pipe.potential -= entry.potential;
     pipe.carried += entry.weight * flow.amount;
     const auto user =
         std::ranges::find_if(pipe.users, [id](const User& u) { return u.flow == id; });
@@ -148,8 +184,7 @@ void FluidNetwork::leave(std::uint32_t id) {
     pipe.users.pop_back();
   }
   flow.is_active = false;
-  ++flow.version;
-  free_.push_back(id);
+  if (!flow.is_chained) free_.push_back(id);
 }
 
 void FluidNetwork::join(std::uint32_t id) {
@@ -163,7 +198,7 @@ void FluidNetwork::join(std::uint32_t id) {
 // The hot pipes of the set's members from index `from` on.
 void FluidNetwork::touch_pipes(std::size_t from) {
   for (std::size_t i = from; i < set_.size(); ++i) {
-    for (const RouteEntry& entry : entries(flows_[set_[i]])) {
+    for (const Entry& entry : entries(flows_[set_[i]])) {
       Pipe& pipe = pipes_[entry.pipe.value];
       if (pipe.stamp == solve_ || !is_hot(pipe)) continue;
       pipe.stamp = solve_;
@@ -176,7 +211,7 @@ void FluidNetwork::freeze(std::uint32_t id, double rate, PipeId bottleneck) {
   Flow& flow = flows_[id];
   flow.new_rate = rate;
   flow.bottleneck = bottleneck;
-  for (const RouteEntry& entry : entries(flow)) {
+  for (const Entry& entry : entries(flow)) {
     Pipe& pipe = pipes_[entry.pipe.value];
     if (pipe.stamp != solve_) continue;
     pipe.fixed += entry.weight * rate;
@@ -206,27 +241,33 @@ void FluidNetwork::fill() {
         pipe.fixed += user.weight * flow.rate;
       }
     }
-    if (pipe.free_users > 0) keys_.push_back({level_of(pipe), p, false});
-  }
-  for (const std::uint32_t id : set_) {
-    flows_[id].new_rate = -1;
-    keys_.push_back({routes_[flows_[id].route.value].full_rate, id, true});
+    if (pipe.free_users > 0) keys_.push_back({level_of(pipe), p});
   }
   std::make_heap(keys_.begin(), keys_.end(), order);
-  while (!keys_.empty()) {
+  caps_.clear();
+  for (const std::uint32_t id : set_) {
+    flows_[id].new_rate = -1;
+    caps_.push_back({routes_[flows_[id].route.value].full_rate, id});
+  }
+  std::ranges::sort(caps_, [](const Key& a, const Key& b) { return higher(b, a); });
+  auto cap = caps_.cbegin();
+  while (!keys_.empty() || cap != caps_.cend()) {
+    if (cap != caps_.cend() && (keys_.empty() || cap->level <= keys_.front().level)) {
+      const Flow& flow = flows_[cap->id];
+      if (flow.new_rate < 0) {
+        freeze(cap->id, cap->level, routes_[flow.route.value].narrowest);
+      }
+      ++cap;
+      continue;
+    }
     std::pop_heap(keys_.begin(), keys_.end(), order);
     const Key key = keys_.back();
     keys_.pop_back();
-    if (key.is_flow) {
-      const Flow& flow = flows_[key.id];
-      if (flow.new_rate < 0) freeze(key.id, key.level, routes_[flow.route.value].narrowest);
-      continue;
-    }
     Pipe& pipe = pipes_[key.id];
     if (pipe.free_users == 0) continue;
     const double level = level_of(pipe);
     if (level > key.level) {  // keys only grow
-      keys_.push_back({level, key.id, false});
+      keys_.push_back({level, key.id});
       std::push_heap(keys_.begin(), keys_.end(), order);
       continue;
     }
@@ -298,7 +339,8 @@ void FluidNetwork::settle(SimTime now) {
     Flow& flow = flows_[id];
     if (std::abs(flow.new_rate - flow.rate) <= kSame * flow.rate && flow.rate > 0) continue;
     set_rate(flow, flow.new_rate, now);
-    push_finish(id);
+    ++flow.version;
+    push_finish(id, Pending::Alone);
   }
 }
 

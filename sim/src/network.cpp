@@ -142,6 +142,13 @@ std::string Network::pipe_name(PipeId pipe) const {
   return {};
 }
 
+bool Network::is_between_switches(PipeId pipe) const {
+  if (bundle_names_.contains(pipe.value)) return true;
+  if (pipe.value >= link_of_pipe_.size() || link_of_pipe_[pipe.value].value == ~0u) return false;
+  const Link& cable = cluster_.links()[link_of_pipe_[pipe.value]];
+  return is_switch(cluster_, cable.from) && is_switch(cluster_, cable.to);
+}
+
 std::uint32_t Network::seed_of(VertexId at) const {
   const Rng rng(seed_);
   switch (options_.hash_seeds) {

@@ -14,7 +14,7 @@
 namespace foresail::sim {
 namespace {
 
-constexpr std::size_t kLinksShown = 20;
+constexpr std::size_t kLinksShown = 8;  // of each kind
 
 topologies::NetworkOptions effective(const SimulatorOptions& options) {
   topologies::NetworkOptions network = options.network;
@@ -22,26 +22,30 @@ topologies::NetworkOptions effective(const SimulatorOptions& options) {
   return network;
 }
 
+// The most utilised links between switches first, then those of NICs and inside nodes.
 std::vector<LinkLoad> most_loaded(const Network& network, Duration iteration) {
-  std::vector<LinkLoad> loads;
+  std::vector<LinkLoad> switches;
+  std::vector<LinkLoad> edges;
   const FluidNetwork& fluid = network.fluid();
   for (std::uint32_t p = 0; p < fluid.pipe_count(); ++p) {
     const PipeId pipe{p};
     if (fluid.carried(pipe) <= 0) continue;
-    std::string name = network.pipe_name(pipe);
-    if (name.empty()) continue;
     LinkLoad load;
-    load.name = std::move(name);
+    load.name = network.pipe_name(pipe);
+    if (load.name.empty()) continue;
     load.carried = Bytes(static_cast<std::int64_t>(fluid.carried(pipe)));
     load.utilisation = fluid.carried(pipe) / (fluid.capacity(pipe) * to_seconds(iteration));
     load.sharers_max = fluid.sharers_max(pipe);
-    loads.push_back(std::move(load));
+    (network.is_between_switches(pipe) ? switches : edges).push_back(std::move(load));
   }
-  std::ranges::stable_sort(loads, [](const LinkLoad& a, const LinkLoad& b) {
-    return a.utilisation != b.utilisation ? a.utilisation > b.utilisation : a.name < b.name;
-  });
-  if (loads.size() > kLinksShown) loads.resize(kLinksShown);
-  return loads;
+  for (std::vector<LinkLoad>* loads : {&switches, &edges}) {
+    std::ranges::stable_sort(*loads, [](const LinkLoad& a, const LinkLoad& b) {
+      return a.utilisation != b.utilisation ? a.utilisation > b.utilisation : a.name < b.name;
+    });
+    if (loads->size() > kLinksShown) loads->resize(kLinksShown);
+  }
+  switches.insert(switches.end(), edges.begin(), edges.end());
+  return switches;
 }
 
 }  // namespace

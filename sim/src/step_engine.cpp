@@ -1,6 +1,7 @@
 #include "step_engine.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "foresail/base/error.h"
 #include "foresail/base/rng.h"
@@ -34,7 +35,7 @@ StepEngine::StepEngine(const Context& context, Network& network, Units units)
     states_[u].times.resize(ops);
     states_[u].is_done.assign(ops, false);
   }
-  message_plans_.resize(units_.units.size());
+  message_routes_.resize(units_.units.size());
   prepare_lanes();
   prepare_kernels();
   prepare_cores();
@@ -258,19 +259,19 @@ void StepEngine::start_message(OpRef sender, OpRef receiver) {
     return;
   }
   const bool is_next = to.stage == (from.stage + 1) % units_.stages;
-  std::vector<TransferPlan>& plans = message_plans_[sender.unit][is_next ? 0 : 1];
-  if (plans.empty()) {
+  MessageRoutes& known = message_routes_[sender.unit][is_next ? 0 : 1];
+  if (known.routes.empty()) {
     for (std::size_t i = 0; i < from.ranks.size(); ++i) {
-      plans.push_back(network_.message(context_.placement.device_of[from.ranks[i]],
-                                       context_.placement.device_of[to.ranks[i]], Bytes(1)));
+      const TransferPlan plan =
+          network_.message(context_.placement.device_of[from.ranks[i]],
+                           context_.placement.device_of[to.ranks[i]], Bytes(1));
+      known.routes.insert(known.routes.end(), plan.routes.begin(), plan.routes.end());
+      known.latency = std::max(known.latency, plan.latency);
+      known.share = plan.amount;
     }
   }
-  Duration latency{};
-  for (const TransferPlan& plan : plans) latency = std::max(latency, plan.latency);
-  const std::uint32_t id = new_transfer({sender, receiver}, latency);
-  for (const TransferPlan& plan : plans) {
-    launch(id, plan, plan.amount * static_cast<double>(send.bytes.count()));
-  }
+  const std::uint32_t id = new_transfer({sender, receiver}, known.latency);
+  launch(id, known.routes, known.share * static_cast<double>(send.bytes.count()));
 }
 
 StepEngine::GroupKey StepEngine::group_of(OpRef ref) const {
@@ -344,7 +345,7 @@ void StepEngine::start_collective(const Gathering& gathering) {
   const std::uint32_t id = new_transfer(gathering.ready, latency);
   const double scale =
       beside_compute ? 1 + context_.cluster.device().constants.overlap_inefficiency : 1;
-  for (const TransferPlan& plan : plans) launch(id, plan, plan.amount * scale);
+  for (const TransferPlan& plan : plans) launch(id, plan.routes, plan.amount * scale);
   if (transfers_[id].flows_left == 0) {
     events_.schedule_at(events_.now() + latency, {EventKind::TransferDone, id, 0});
   }
@@ -365,20 +366,21 @@ std::uint32_t StepEngine::new_transfer(std::vector<OpRef> ops, Duration latency)
   return id;
 }
 
-// Adds one plan's flows, `amount` bytes on each of its routes, to a transfer.
-void StepEngine::launch(std::uint32_t transfer, const TransferPlan& plan, double amount) {
-  Transfer& mine = transfers_[transfer];
-  const bool is_fluid = context_.options.fidelity == Fidelity::Flow && amount >= kSharedBytes;
-  for (const RouteId route : plan.routes) {
-    ++mine.flows_left;
-    if (is_fluid) {
-      network_.fluid().start(route, amount, transfer, events_.now());
-      continue;
-    }
-    const double seconds = amount / network_.fluid().full_rate(route);
-    events_.schedule_at(events_.now() + duration_from_seconds(seconds),
-                        {EventKind::TransferDone, transfer, 1});
+// Adds flows of `amount` bytes on each of `routes` to a transfer.
+void StepEngine::launch(std::uint32_t transfer, std::span<const RouteId> routes, double amount) {
+  if (routes.empty()) return;
+  if (context_.options.fidelity == Fidelity::Flow && amount >= kSharedBytes) {
+    transfers_[transfer].flows_left += static_cast<std::uint32_t>(routes.size());
+    network_.fluid().start_together(routes, amount, transfer, events_.now());
+    return;
   }
+  double slowest = std::numeric_limits<double>::infinity();
+  for (const RouteId route : routes) {
+    slowest = std::min(slowest, network_.fluid().full_rate(route));
+  }
+  ++transfers_[transfer].flows_left;
+  events_.schedule_at(events_.now() + duration_from_seconds(amount / slowest),
+                      {EventKind::TransferDone, transfer, 1});
 }
 
 void StepEngine::finish_transfer(std::uint32_t transfer) {

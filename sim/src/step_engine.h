@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "foresail/program/placement.h"
@@ -53,6 +54,12 @@ class StepEngine {
     EventKind kind;
     std::uint32_t a, b;  ///< unit and op, or transfer
   };
+  /// Of all ranks of a unit to their peers, each carrying `share` of a rank's bytes.
+  struct MessageRoutes {
+    std::vector<RouteId> routes;
+    Duration latency{};
+    double share = 1;
+  };
   struct Gathering {
     std::vector<OpRef> ready;
     std::size_t expected = 0;
@@ -76,7 +83,7 @@ class StepEngine {
   void gather(OpRef ref);
   void start_collective(const Gathering& gathering);
   std::uint32_t new_transfer(std::vector<OpRef> ops, Duration latency);
-  void launch(std::uint32_t transfer, const TransferPlan& plan, double amount);
+  void launch(std::uint32_t transfer, std::span<const RouteId> routes, double amount);
   void mark_started(OpRef ref);
   void finish_op(OpRef ref);
   void finish_transfer(std::uint32_t transfer);
@@ -95,8 +102,8 @@ class StepEngine {
   std::vector<Transfer> transfers_;
   std::vector<std::uint32_t> free_transfers_;
   std::map<GroupKey, Gathering> gatherings_;
-  std::vector<std::array<std::vector<TransferPlan>, 2>> message_plans_;  // [unit][next, previous]
-  std::vector<RouteId> core_routes_;                                     // by unit; empty on GPUs
+  std::vector<std::array<MessageRoutes, 2>> message_routes_;  // [unit][to next, to previous]
+  std::vector<RouteId> core_routes_;                          // by unit; empty on GPUs
   SimTime end_{};
 };
 

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -67,6 +68,13 @@ std::vector<Breach> breaches_of_degrees() {
       {"ffn_by_tp", "ffn 255 % tp 2 = 1, must be 0", [](Case& c) { c.model.ffn = 255; }},
       {"layers_by_stages", "layers 12 % (pp 4 * v 2) = 4, must be 0",
        [](Case& c) { c.model.layers = 12; }},
+      {"layers_max", "layers 4000, must be at most 2000", [](Case& c) { c.model.layers = 4000; }},
+      {"width_max", "vocab 5000000, must be at most 4194304",
+       [](Case& c) { c.model.vocab = 5'000'000; }},
+      {"activations_max",
+       "layers 16 * microbatch_size 1 * sequence_length 1099511627776 * (heads 8 * sequence_length "
+       "or width 256) is beyond what can be counted",
+       [](Case& c) { c.training.sequence_length = std::int64_t{1} << 40; }},
       {"sequence_parallel_needs_tp", "sequence_parallel needs tp > 1, but tp is 1",
        [](Case& c) {
          c.layout.tp = 1;
@@ -114,8 +122,8 @@ std::vector<Breach> breaches_of_schedule() {
       {"batch_by_replicas", "global_batch_size 15 % (microbatch_size 1 * dp 2) = 1, must be 0",
        [](Case& c) { c.training.global_batch_size = 15; }},
       {"passes_max",
-       "global_batch_size 4000000 / (microbatch_size 1 * dp 2) * v 2 = 4000000 forward passes per "
-       "stage, must be at most 1000000",
+       "global_batch_size 4000000 / (microbatch_size 1 * dp 2) * v 2 * pp 4 = 16000000 forward "
+       "passes, must be at most 1000000",
        [](Case& c) { c.training.global_batch_size = 4'000'000; }},
       {"group_size_range", "group_size 3, must be at least pp 4 and at most the 8 microbatches",
        [](Case& c) { c.layout.group_size = 3; }},
@@ -129,7 +137,7 @@ std::vector<Breach> breaches_of_schedule() {
 TEST(Laws, EachIsReportedAloneWithItsTerms) {
   std::vector<Breach> breaches = breaches_of_degrees();
   for (const Breach& breach : breaches_of_schedule()) breaches.push_back(breach);
-  EXPECT_EQ(breaches.size(), 22u);
+  EXPECT_EQ(breaches.size(), 25u);
   for (const Breach& breach : breaches) {
     Case c;
     breach.change(c);

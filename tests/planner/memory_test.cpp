@@ -138,6 +138,19 @@ TEST(Memory, GpipeKeepsAllMicrobatches) {
   EXPECT_NEAR(gib(memory_need(plan, 1).activations), one_f * 64 / 7, 1e-9);
 }
 
+// 400,000 microbatches of 2^20 samples of 2^15 tokens are some 2^69 bytes: no crash, just too much.
+TEST(Memory, AbsurdSumsSaturate) {
+  Layout layout = pipeline(2, 1, 0);
+  layout.schedule = ScheduleKind::Gpipe;
+  layout.microbatch_size = 1 << 20;
+  Plan plan = plan_of(plain_model(2), layout, 400'000);
+  plan.training.sequence_length = 1 << 15;
+  const Feasibility result = check(plan);
+  EXPECT_TRUE(result.broken.empty());
+  EXPECT_FALSE(result.is_feasible());
+  EXPECT_EQ(result.memory.at(0).activations, Bytes(std::int64_t{1} << 60));
+}
+
 TEST(Memory, LongGroupsBufferWhatArrivesEarly) {
   Layout layout = pipeline(4, 2, 4);
   Plan plan = plan_of(plain_model(8), layout, 14);

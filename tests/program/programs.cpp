@@ -145,12 +145,13 @@ std::vector<Item> items_of(const Shape& shape, const std::vector<PassSlot>& orde
     const double end = timing.end(pass);
     const double start = end - (direction == 0 ? kForwardTime : kBackwardTime);
     const PassKey source{direction == 0 ? global - 1 : global + 1, microbatch, direction};
-    if (std::get<0>(source) >= 0 && std::get<0>(source) <= timing.last()) {
+    const bool has_peers = shape.stages > 1;
+    if (has_peers && std::get<0>(source) >= 0 && std::get<0>(source) <= timing.last()) {
       const int rank = std::get<0>(source) * 2 + direction;
       items.push_back({timing.end(source), rank, message(OpKind::Recv, pass, shape), pass});
     }
     items.push_back({start, -1, compute, pass});
-    if (direction == 0 ? global < timing.last() : global > 0) {
+    if (has_peers && (direction == 0 ? global < timing.last() : global > 0)) {
       items.push_back({end, global * 2 + direction, message(OpKind::Send, pass, shape), pass});
     }
   }

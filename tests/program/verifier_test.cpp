@@ -127,6 +127,18 @@ TEST(Verifier, FindsABorderThatNoMessageCrosses) {
                                     "recv of its input")));
 }
 
+TEST(Verifier, NeedsNoMessagesBetweenTheChunksOfOneStage) {
+  const Shape shape{.stages = 1, .chunks = 3, .microbatches = 2};
+  Program program = make_program(shape, {gpipe(shape)});
+  EXPECT_THAT(complaints(program), IsEmpty());
+  std::swap(op_at(program, 0, "compute forward chunk 1 microbatch 0").chunk,
+            op_at(program, 0, "compute forward chunk 2 microbatch 0").chunk);
+  EXPECT_THAT(complaints(program),
+              ElementsAre(testing::AllOf(
+                  HasSubstr("compute forward chunk 2 microbatch 0: does not wait for op "),
+                  HasSubstr("compute forward chunk 1 microbatch 0"))));
+}
+
 TEST(Verifier, FindsAMessageInTheWrongDirection) {
   Program program = make_1f1b({.stages = 4, .microbatches = 4});
   op_at(program, 1, "send activation chunk 0 microbatch 0 to stage 2").peer_stage = 0;

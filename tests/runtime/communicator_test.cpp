@@ -120,8 +120,13 @@ TEST(Gloo, SplitMakesGroupsByColorInOrderOfKey) {
 
 TEST(Gloo, ALostPeerIsAnErrorThatNamesTheOperation) {
   with_group(2, [&](Communicator& group) {
-    if (group.rank() == 1) return group.abort();
+    // Both are connected once rank 1 has a message.
     at::Tensor tensor = at::zeros({256});
+    if (group.rank() == 1) {
+      group.recv(tensor, 0);
+      return group.abort();
+    }
+    group.send(tensor, 1);
     try {
       group.all_reduce(tensor, Reduction::Sum);
       FAIL() << "a group with a dead member reduced";
@@ -158,7 +163,6 @@ TEST(MemoryStore, SaysWhichKeyNobodySet) {
 }
 
 TEST(TcpStore, SharesKeysBetweenServerAndClient) {
-  // Port 0 would be chosen by the server alone, so a likely free one is tried until it is.
   std::unique_ptr<Store> server;
   int port = 29731;
   for (; server == nullptr && port < 29831; ++port) {

@@ -58,8 +58,8 @@ planner::Plan make_plan(const TinyPlan& tiny) {
 
 std::vector<RankResult> run_job(const runtime::Job& job, int steps, const JobHooks& hooks) {
   const int ranks = job.program.grid.world_size();
-  runtime::MemoryStore store{seconds(60)};
-  const runtime::GlooEndpoint endpoint({.timeout = seconds(60)});
+  runtime::MemoryStore store{seconds(30)};
+  const runtime::GlooEndpoint endpoint({.timeout = seconds(30)});
   std::vector<RankResult> results(static_cast<std::size_t>(ranks));
   FirstFailure failure;
   std::vector<std::thread> threads;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "foresail/base/document.h"
+#include "foresail/base/error.h"
 #include "foresail/program/profile.h"
 #include "foresail/program/trace.h"
 #include "thread_job.h"
@@ -86,11 +87,11 @@ TEST_F(Worker, LaunchTrainsAndWritesWhatItMeasured) {
     EXPECT_LE(span.end - SimTime{}, trace.steps[static_cast<std::size_t>(span.step)]);
   }
   std::ifstream metrics(folder_ / "out/metrics.jsonl");
-  int lines = 0;
+  std::size_t lines = 0;
   for (std::string line; std::getline(metrics, line); ++lines) {
     EXPECT_EQ(parse_json(line, "metrics").at("loss"), run.at("losses").at(lines));
   }
-  EXPECT_EQ(lines, 3);
+  EXPECT_EQ(lines, 3u);
 }
 
 TEST_F(Worker, AnotherNumberOfRanksThanPlannedIsRefused) {

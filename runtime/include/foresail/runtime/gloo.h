@@ -19,7 +19,7 @@ class GlooEndpoint {
     /// Address or name of this host on which peers reach it; used unless `interface` is given.
     std::string host = "127.0.0.1";
     /// Network interface ("eth0"), or empty.
-    std::string interface{};
+    std::string interface {};
     /// After which a call that waits for a peer fails.
     std::chrono::milliseconds timeout{std::chrono::minutes(10)};
   };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -27,6 +28,10 @@ class Trainer {
     const GlooEndpoint* endpoint = nullptr;
     const TextData* data = nullptr;
     Recording recording = Recording::On;
+    /// Called with the first failure of a step as soon as it happens. A rank whose other lanes wait
+    /// for peers in a collective gets them back only after the endpoint's timeout, so a process
+    /// that has no other work ends itself here. May be empty.
+    std::function<void(std::exception_ptr)> failed{};
   };
   /// Connects this rank's groups in the order of the Program's declaration and makes its weights.
   /// Everything that `options` points to must outlive the trainer. Throws Error{Unsupported} for

@@ -39,6 +39,10 @@ class FluidNetwork {
   /// Starts `amount` units along `route` at `now`; `tag` comes back from finish_next. The flow's
   /// rate is known after settle().
   FlowId start(RouteId route, double amount, std::uint64_t tag, SimTime now);
+  /// The same for several routes with one tag, which finish_next returns once per route. Flows of
+  /// one call that run unhindered end together and share one pending event.
+  void start_together(std::span<const RouteId> routes, double amount, std::uint64_t tag,
+                      SimTime now);
   /// Gives every flow that changes at `now` its new rate. Call after all starts and finishes of one
   /// moment: equal flows that start together then need one solve (water-fill).
   void settle(SimTime now);
@@ -61,6 +65,8 @@ class FluidNetwork {
   std::uint64_t solved_flows() const { return solved_flows_; }
 
  private:
+  static constexpr std::uint32_t kNobody = ~0u;
+
   struct User {
     std::uint32_t flow;
     double weight;
@@ -68,6 +74,7 @@ class FluidNetwork {
   struct Pipe {
     double capacity = 0;
     std::int64_t potential = 0;  // sum of weight * full rate, in milli-units/s: exact, never drifts
+    std::int64_t potential_max = 0;
     double carried = 0;
     std::vector<User> users;
     // Scratch of one solve.
@@ -81,13 +88,21 @@ class FluidNetwork {
     double full_rate = 0;  // alone on idle pipes
     PipeId narrowest;
   };
+  struct Entry {
+    PipeId pipe;
+    double weight = 1;
+    std::int64_t potential = 0;  // weight * the route's full rate, in milli-units/s
+  };
   struct Flow {
     RouteId route;
     double amount = 0, remaining = 0, rate = 0;
     SimTime updated{};
     PipeId bottleneck;
     std::uint32_t version = 0;
+    std::uint32_t rider = kNobody;    // next flow of the bundle that shares a pending event
+    std::uint32_t rider_version = 0;  // ... while its version is still this one
     bool is_active = false;
+    bool is_chained = false;  // a pending event may still walk over this flow: keep its id
     std::uint64_t tag = 0;
     std::uint64_t stamp = 0;  // equals the solve's number while the flow is in its set
     double new_rate = -1;
@@ -96,22 +111,31 @@ class FluidNetwork {
     SimTime when;
     std::uint64_t sequence;
     std::uint32_t flow, version;
+    bool is_bundle = false;  ///< stands for the riders of `flow` too
   };
 
-  bool is_hot(const Pipe& pipe) const;
-  std::span<const RouteEntry> entries(const Flow& flow) const;
-  std::int64_t potential_of(const Flow& flow, const RouteEntry& entry) const;
+  // True if the flows on the pipe, each at its full rate, would need more than its capacity.
+  static bool is_hot(const Pipe& pipe) { return pipe.potential > pipe.potential_max; }
+  std::span<const Entry> entries(const Flow& flow) const {
+    const Route& route = routes_[flow.route.value];
+    return {entries_.data() + route.begin, entries_.data() + route.end};
+  }
+  std::uint32_t admit(RouteId route, double amount, std::uint64_t tag, SimTime now);
+  std::uint32_t live_member(const Finish& finish) const;
+  SimTime finish_time(const Flow& flow) const;
   void join(std::uint32_t flow);
   void touch_pipes(std::size_t from);
   void fill();
   bool grow();
   void freeze(std::uint32_t flow, double rate, PipeId bottleneck);
   void set_rate(Flow& flow, double rate, SimTime now);
-  void push_finish(std::uint32_t flow);
+  enum class Pending { Alone, Bundle };
+  void push_finish(std::uint32_t flow, Pending kind);
+  void pop_finish();
   void leave(std::uint32_t flow);
 
   std::vector<Pipe> pipes_;
-  std::vector<RouteEntry> entries_;
+  std::vector<Entry> entries_;
   std::vector<Route> routes_;
   std::vector<Flow> flows_;
   std::vector<std::uint32_t> free_;
@@ -126,9 +150,9 @@ class FluidNetwork {
   struct Key {
     double level;
     std::uint32_t id;
-    bool is_flow;
   };
-  std::vector<Key> keys_;
+  std::vector<Key> keys_;  // heap of pipes by level
+  std::vector<Key> caps_;  // flows by full rate
   std::uint64_t solves_ = 0, solved_flows_ = 0;
 };
 

@@ -56,6 +56,7 @@ class Network {
   const FluidNetwork& fluid() const { return fluid_; }
   /// "node12.nic3->leaf5", "leaf5->aggregation (all)": for reports. Only pipes of the fabric.
   std::string pipe_name(PipeId pipe) const;
+  bool is_between_switches(PipeId pipe) const;
   /// True if no bundle of switch links can be the bottleneck of any traffic (spraying over a
   /// fabric without oversubscription).
   bool is_non_blocking() const { return is_non_blocking_; }

@@ -61,8 +61,9 @@ struct StepOutcome {
   std::vector<std::vector<OpTime>> op_times;
   /// Kernel intervals of each kernel list, from the start of its pass (unscaled).
   std::vector<std::vector<OpTime>> kernel_times;
-  std::vector<LinkLoad> links;  ///< of the fabric, most utilised first, at most 20
-  std::string fold_note;        ///< what was folded, or why not
+  /// Most utilised first: at most 8 between switches, then at most 8 of NICs and inside nodes.
+  std::vector<LinkLoad> links;
+  std::string fold_note;  ///< what was folded, or why not
   std::uint64_t events = 0;
   std::uint64_t solves = 0;        ///< max-min solves
   std::uint64_t solved_flows = 0;  ///< flows that they touched

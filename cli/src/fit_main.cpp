@@ -1,0 +1,79 @@
+// foresail-fit: what scripts/fit_devices runs. Fits device constants on published steps of the fit
+// set and rewrites the catalogue of the source tree.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+
+#include "foresail/base/error.h"
+#include "foresail/base/yaml.h"
+#include "foresail/scenarios/fit.h"
+
+namespace foresail::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::string data, tree, device;
+  int threads = 1;
+  bool is_dry = false;
+};
+
+std::vector<scenarios::Row> rows_of(const scenarios::FitFamily& family, const Options& options) {
+  std::vector<scenarios::Row> rows;
+  for (const std::string& name : family.rows) {
+    const scenarios::RowFile file = scenarios::read_rows(fs::path(options.data) / name);
+    const bool is_csv = name.ends_with(".csv");
+    for (std::size_t i = 0; i < file.rows.size(); ++i) {
+      if (is_csv && i % static_cast<std::size_t>(family.csv_every) != 0) continue;
+      rows.push_back(file.rows[i]);
+    }
+  }
+  return rows;
+}
+
+int run(const Options& options) {
+  const fs::path tree = options.tree;
+  const Yaml settings = Yaml::load(tree / "scenarios" / "catalogue" / "fit.yaml");
+  for (const scenarios::FitFamily& family : scenarios::load_fit_families(settings)) {
+    if (!options.device.empty() && family.device != options.device) continue;
+    scenarios::FitOptions fit;
+    fit.threads = options.threads;
+    fit.progress = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+    const scenarios::FitSummary summary =
+        scenarios::fit_family(family, rows_of(family, options), fit);
+    fmt::print("{}\n", summary.to_text());
+    std::fflush(stdout);
+    if (options.is_dry) continue;
+    scenarios::write_constants(
+        summary, tree / "topologies" / "catalogue" / "devices" / (family.device + ".yaml"),
+        tree / "scenarios" / "catalogue" / "stacks.yaml");
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace foresail::cli
+
+int main(int count, char** values) {
+  CLI::App app("Fits device constants on published training steps.", "foresail-fit");
+  foresail::cli::Options options;
+  app.add_option("--data", options.data, "folder with the rows of the fit set")->required();
+  app.add_option("--tree", options.tree, "source tree whose catalogue is rewritten")->required();
+  app.add_option("--device", options.device, "fit this device alone");
+  app.add_option("--threads", options.threads)->check(CLI::Range(1, 256));
+  app.add_flag("--dry-run", options.is_dry, "print, write nothing");
+  try {
+    app.parse(count, values);
+  } catch (const CLI::ParseError& problem) {
+    return app.exit(problem) == 0 ? 0 : 2;
+  }
+  try {
+    return foresail::cli::run(options);
+  } catch (const foresail::Error& problem) {
+    fmt::print(stderr, "foresail-fit: {}\n", problem.what());
+    return 2;
+  }
+}

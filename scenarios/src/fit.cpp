@@ -1,0 +1,243 @@
+#include "foresail/scenarios/fit.h"
+
+#include <fmt/format.h>
+
+#include <Eigen/Dense>
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <thread>
+
+#include "foresail/base/error.h"
+#include "foresail/scenarios/predict.h"
+
+namespace foresail::scenarios {
+namespace {
+
+using Eigen::MatrixXd;
+using Eigen::VectorXd;
+
+constexpr double kRowSigma = 0.03;  // spread of one configuration between releases
+constexpr double kHuber = 2.0;      // residuals beyond this many sigmas count linearly
+constexpr double kStep = 0.03;      // of the numeric derivative, in the logarithm
+constexpr double kDetermined = 0.7;
+
+// A row made ready: only constants change between evaluations.
+struct PreparedRow {
+  planner::Plan plan;
+  program::Program program;
+  std::unique_ptr<topologies::Cluster> cluster;
+  std::string stack, group;
+  double published_s = 0;
+  double weight = 1;
+};
+
+std::vector<PreparedRow> prepare(const FitFamily& family, const std::vector<Row>& rows) {
+  const std::vector<StackDescription> stacks = load_stacks();
+  std::vector<PreparedRow> prepared;
+  std::map<std::string, int> group_sizes;
+  for (const Row& row : rows) {
+    RowPlanResult planned = plan_row(row, stacks);
+    if (!planned.made || planned.made->plan.cluster.device.name != family.device) continue;
+    PreparedRow made;
+    made.plan = std::move(planned.made->plan);
+    made.program = lower_verified(made.plan);
+    made.cluster = std::make_unique<topologies::Cluster>(made.plan.cluster);
+    made.stack = planned.made->stack;
+    made.published_s = row.published_s;
+    const planner::Layout& layout = made.plan.layout;
+    made.group =
+        fmt::format("{}/{}/{}/{}/{}-{}-{}", row.source, row.model_name, *row.hidden,
+                    to_string(made.plan.training.precision), layout.tp, layout.cp, layout.pp);
+    ++group_sizes[made.group];
+    prepared.push_back(std::move(made));
+  }
+  for (PreparedRow& row : prepared) row.weight = 1 / std::sqrt(group_sizes[row.group]);
+  return prepared;
+}
+
+class Objective {
+ public:
+  Objective(const FitFamily& family, std::vector<PreparedRow>& rows, int threads)
+      : family_(family), rows_(rows), threads_(threads) {}
+
+  // log(predicted / published) of every row with these values of the parameters.
+  VectorXd residuals(const VectorXd& logs) const {
+    VectorXd result(static_cast<Eigen::Index>(rows_.size()));
+    std::atomic<std::size_t> next = 0;
+    const auto work = [&] {
+      for (std::size_t i = next++; i < rows_.size(); i = next++) {
+        result[static_cast<Eigen::Index>(i)] = residual(rows_[i], logs);
+      }
+    };
+    std::vector<std::jthread> helpers;
+    for (int t = 1; t < threads_; ++t) helpers.emplace_back(work);
+    work();
+    return result;
+  }
+
+  MatrixXd jacobian(const VectorXd& logs, const VectorXd& at) const {
+    MatrixXd derivatives(at.size(), logs.size());
+    for (Eigen::Index p = 0; p < logs.size(); ++p) {
+      VectorXd moved = logs;
+      const double high = std::log(family_.parameters[static_cast<std::size_t>(p)].high);
+      const double step = logs[p] + kStep > high ? -kStep : kStep;
+      moved[p] += step;
+      derivatives.col(p) = (residuals(moved) - at) / step;
+    }
+    return derivatives;
+  }
+
+ private:
+  double residual(PreparedRow& row, const VectorXd& logs) const {
+    topologies::CostConstants constants = row.plan.cluster.device.constants;
+    sim::SimulatorOptions options =
+        simulator_options(row.plan, {.fidelity = sim::Fidelity::Analytic});
+    for (std::size_t p = 0; p < family_.parameters.size(); ++p) {
+      const FitParameter& parameter = family_.parameters[p];
+      const double value = std::exp(logs[static_cast<Eigen::Index>(p)]);
+      if (parameter.member != nullptr) {
+        constants.*parameter.member = value;
+      } else if (parameter.stack == row.stack) {
+        options.host_per_kernel = duration_from_seconds(value * 1e-6);
+      }
+    }
+    row.cluster->set_constants(constants);
+    const sim::Simulator simulator(*row.cluster, options);
+    return std::log(to_seconds(simulator.run(row.program, row.plan.placement).iteration) /
+                    row.published_s);
+  }
+
+  const FitFamily& family_;
+  std::vector<PreparedRow>& rows_;
+  int threads_;
+};
+
+// Weights of the normal equations: shared within a group, smaller for outliers.
+VectorXd robust_weights(const std::vector<PreparedRow>& rows, const VectorXd& residuals) {
+  VectorXd weights(residuals.size());
+  for (Eigen::Index i = 0; i < residuals.size(); ++i) {
+    const double z = std::abs(residuals[i]) / kRowSigma;
+    const double shared = rows[static_cast<std::size_t>(i)].weight / (kRowSigma * kRowSigma);
+    weights[i] = z <= kHuber ? shared : shared * kHuber / z;
+  }
+  return weights;
+}
+
+double cost(const std::vector<PreparedRow>& rows, const VectorXd& residuals, const VectorXd& logs,
+            const VectorXd& prior, const VectorXd& precision) {
+  double sum = 0;
+  for (Eigen::Index i = 0; i < residuals.size(); ++i) {
+    const double z = std::abs(residuals[i]) / kRowSigma;
+    const double rho = z <= kHuber ? z * z : kHuber * (2 * z - kHuber);
+    sum += rows[static_cast<std::size_t>(i)].weight * rho;
+  }
+  return sum + (logs - prior).cwiseAbs2().dot(precision);
+}
+
+double mean_abs(const VectorXd& residuals) {
+  return (residuals.array().exp() - 1).abs().mean();
+}
+
+double median_abs(const VectorXd& residuals) {
+  std::vector<double> values;
+  for (const double r : residuals) values.push_back(std::abs(std::exp(r) - 1));
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+FitSummary fit_family(const FitFamily& family, const std::vector<Row>& all,
+                      const FitOptions& options) {
+  std::vector<PreparedRow> rows = prepare(family, all);
+  if (rows.empty()) {
+    throw Error(ErrorCode::InvalidInput, fmt::format("no rows on {} to fit", family.device));
+  }
+  const auto count = static_cast<Eigen::Index>(family.parameters.size());
+  VectorXd prior(count);
+  VectorXd precision(count);
+  VectorXd low(count);
+  VectorXd high(count);
+  for (Eigen::Index p = 0; p < count; ++p) {
+    const FitParameter& parameter = family.parameters[static_cast<std::size_t>(p)];
+    prior[p] = std::log(parameter.prior);
+    precision[p] = 1 / (parameter.sigma * parameter.sigma);
+    low[p] = std::log(parameter.low);
+    high[p] = std::log(parameter.high);
+  }
+  const Objective objective(family, rows, options.threads);
+  VectorXd logs = prior;
+  VectorXd residuals = objective.residuals(logs);
+  FitSummary summary;
+  summary.device = family.device;
+  summary.rows = rows.size();
+  summary.mean_abs_error_before = mean_abs(residuals);
+  double best = cost(rows, residuals, logs, prior, precision);
+  double damping = 1e-3;
+  MatrixXd normal;
+  for (int round = 0; round < options.iterations_max; ++round) {
+    const MatrixXd jacobian = objective.jacobian(logs, residuals);
+    const VectorXd weights = robust_weights(rows, residuals);
+    normal = jacobian.transpose() * weights.asDiagonal() * jacobian;
+    normal.diagonal() += precision;
+    const VectorXd gradient = jacobian.transpose() * weights.cwiseProduct(residuals) +
+                              precision.cwiseProduct(logs - prior);
+    bool is_better = false;
+    double gain = 0;
+    for (int attempt = 0; attempt < 5 && !is_better; ++attempt) {
+      MatrixXd damped = normal;
+      damped.diagonal() *= 1 + damping;
+      const VectorXd moved = (logs - damped.ldlt().solve(gradient)).cwiseMax(low).cwiseMin(high);
+      const VectorXd tried = objective.residuals(moved);
+      const double value = cost(rows, tried, moved, prior, precision);
+      is_better = value < best;
+      if (is_better) {
+        gain = (best - value) / best;
+        best = value;
+        logs = moved;
+        residuals = tried;
+        damping *= 0.3;
+      } else {
+        damping *= 10;
+      }
+    }
+    ++summary.iterations;
+    if (options.progress) {
+      options.progress(fmt::format("{} round {}: cost {:.1f}, mean error {:.2f} %", family.device,
+                                   round + 1, best, 100 * mean_abs(residuals)));
+    }
+    if (!is_better || gain < 1e-3) break;
+  }
+  const MatrixXd covariance = normal.inverse();
+  std::map<std::string, int> groups;
+  for (const PreparedRow& row : rows) ++groups[row.group];
+  summary.groups = groups.size();
+  summary.mean_abs_error = mean_abs(residuals);
+  summary.median_abs_error = median_abs(residuals);
+  for (Eigen::Index p = 0; p < count; ++p) {
+    const FitParameter& parameter = family.parameters[static_cast<std::size_t>(p)];
+    summary.parameters.push_back(
+        {parameter, std::exp(logs[p]), std::sqrt(covariance(p, p)) / parameter.sigma});
+  }
+  return summary;
+}
+
+std::string FitSummary::to_text() const {
+  std::string text = fmt::format(
+      "{}: {} rows in {} groups; mean error {:.1f} % at the priors, {:.1f} % fitted "
+      "(median {:.1f} %), {} rounds\n",
+      device, rows, groups, 100 * mean_abs_error_before, 100 * mean_abs_error,
+      100 * median_abs_error, iterations);
+  for (const FittedParameter& fitted : parameters) {
+    text += fmt::format(
+        "  {:<36} {:>10.4g}  prior {:>8.4g}  width {:.2f}  {}\n", fitted.parameter.name,
+        fitted.value, fitted.parameter.prior, fitted.width_ratio,
+        fitted.width_ratio < kDetermined ? "determined by data" : "stays near its prior");
+  }
+  return text;
+}
+
+}  // namespace foresail::scenarios

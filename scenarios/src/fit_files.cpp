@@ -1,0 +1,135 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "foresail/base/error.h"
+#include "foresail/scenarios/fit.h"
+
+namespace foresail::scenarios {
+namespace {
+
+FitParameter read_device_parameter(const std::string& name, const Yaml& node) {
+  node.allow_only({"prior", "sigma", "low", "high"});
+  const auto known =
+      std::ranges::find(topologies::kConstantNames, name, &topologies::ConstantName::name);
+  if (known == topologies::kConstantNames.end()) node.fail("is not a constant of a device");
+  return {name,
+          known->member,
+          {},
+          node.at("prior").as_number(),
+          node.at("sigma").as_number(),
+          node.at("low").as_number(),
+          node.at("high").as_number()};
+}
+
+FitParameter read_host_parameter(const std::string& stack, const Yaml& node) {
+  node.allow_only({"prior_us", "sigma", "low_us", "high_us"});
+  return {"host_per_kernel." + stack,
+          nullptr,
+          stack,
+          node.at("prior_us").as_number(),
+          node.at("sigma").as_number(),
+          node.at("low_us").as_number(),
+          node.at("high_us").as_number()};
+}
+
+void check(const FitParameter& parameter, const Yaml& node) {
+  if (!(parameter.low > 0 && parameter.low <= parameter.prior &&
+        parameter.prior <= parameter.high && parameter.sigma > 0)) {
+    node.fail("needs 0 < low <= prior <= high and sigma > 0");
+  }
+}
+
+std::vector<std::string> lines_of(const std::filesystem::path& path) {
+  std::istringstream text(read_file(path));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+void write_lines(const std::filesystem::path& path, const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  write_file(path, text);
+}
+
+void write_device(const FitSummary& summary, const std::filesystem::path& path) {
+  std::vector<std::string> lines = lines_of(path);
+  for (std::string& line : lines) {
+    for (const FittedParameter& fitted : summary.parameters) {
+      if (fitted.parameter.member == nullptr) continue;
+      const std::string start = "  " + fitted.parameter.name + ":";
+      if (line.starts_with(start)) line = fmt::format("{} {:.4g}", start, fitted.value);
+    }
+  }
+  const auto provenance = std::ranges::find_if(
+      lines, [](const std::string& line) { return line.starts_with("provenance:"); });
+  lines.erase(provenance, lines.end());
+  lines.emplace_back("provenance: >-");
+  lines.push_back(fmt::format(
+      "  Fitted by scripts/fit_devices on {} published rows in {} groups of the fit set, with the",
+      summary.rows, summary.groups));
+  lines.push_back(
+      fmt::format("  priors of scenarios/catalogue/fit.yaml: mean error {:.1f} %, median "
+                  "{:.1f} %.",
+                  100 * summary.mean_abs_error, 100 * summary.median_abs_error));
+  write_lines(path, lines);
+}
+
+void write_stacks(const FitSummary& summary, const std::filesystem::path& path) {
+  std::vector<std::string> lines = lines_of(path);
+  std::string stack;
+  for (std::string& line : lines) {
+    if (const std::size_t at = line.find("- name: "); at != std::string::npos) {
+      stack = line.substr(at + 8);
+    }
+    const std::size_t begin = line.find("host_per_kernel: ");
+    if (begin == std::string::npos || line.starts_with("#")) continue;
+    for (const FittedParameter& fitted : summary.parameters) {
+      if (fitted.parameter.stack.empty() || fitted.parameter.stack != stack) continue;
+      const std::size_t end = line.find_first_of(",}", begin);
+      line.replace(begin, end - begin, fmt::format("host_per_kernel: {:.3g} us", fitted.value));
+    }
+  }
+  write_lines(path, lines);
+}
+
+}  // namespace
+
+std::vector<FitFamily> load_fit_families(const Yaml& root) {
+  root.allow_only({"families"});
+  std::vector<FitFamily> families;
+  for (const Yaml& node : root.at("families").items()) {
+    node.allow_only({"device", "rows", "csv_every", "parameters", "host_per_kernel"});
+    FitFamily family;
+    family.device = node.at("device").as_string();
+    for (const Yaml& file : node.at("rows").items()) {
+      if (file.as_string().find("check") != std::string::npos) {
+        file.fail("constants are never fitted on rows to check with");
+      }
+      family.rows.push_back(file.as_string());
+    }
+    family.csv_every = static_cast<int>(node.at("csv_every").as_integer(1, 1000));
+    for (const auto& [name, value] : node.at("parameters").entries()) {
+      family.parameters.push_back(read_device_parameter(name, value));
+      check(family.parameters.back(), value);
+    }
+    if (const auto hosts = node.find("host_per_kernel")) {
+      for (const auto& [stack, value] : hosts->entries()) {
+        family.parameters.push_back(read_host_parameter(stack, value));
+        check(family.parameters.back(), value);
+      }
+    }
+    families.push_back(std::move(family));
+  }
+  return families;
+}
+
+void write_constants(const FitSummary& summary, const std::filesystem::path& device_file,
+                     const std::filesystem::path& stacks_file) {
+  write_device(summary, device_file);
+  write_stacks(summary, stacks_file);
+}
+
+}  // namespace foresail::scenarios
