@@ -41,6 +41,8 @@ std::vector<PreparedRow> prepare(const FitFamily& family, const std::vector<Row>
   for (const Row& row : rows) {
     RowPlanResult planned = plan_row(row, stacks);
     if (!planned.made || planned.made->plan.cluster.device.name != family.device) continue;
+    // Hybrid sharding is approximated: its error would end up in the device's constants.
+    if (planned.made->plan.layout.dp != row.dp) continue;
     PreparedRow made;
     made.plan = std::move(planned.made->plan);
     made.program = lower_verified(made.plan);

@@ -1,0 +1,111 @@
+// What parses, under mutation: scenarios, plans, rows, stacks, profiles. FORESAIL_FUZZ_ROUNDS sets
+// the number of inputs (the sanitizer run uses 100,000).
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "foresail/base/document.h"
+#include "foresail/base/error.h"
+#include "foresail/base/rng.h"
+#include "foresail/program/profile.h"
+#include "foresail/scenarios/fit.h"
+#include "foresail/scenarios/rows.h"
+#include "foresail/scenarios/scenario.h"
+#include "foresail/scenarios/simulate.h"
+
+namespace foresail::scenarios {
+namespace {
+
+namespace fs = std::filesystem;
+
+int rounds() {
+  const char* given = std::getenv("FORESAIL_FUZZ_ROUNDS");
+  return given == nullptr ? 3000 : std::atoi(given);
+}
+
+// Values that parsers trip over: inserted whole, beside single-byte changes.
+const std::vector<std::string> kTokens = {"-1",  "0",    "1e999", "99999999999999999999",
+                                          "~",   "null", "{",     "}",
+                                          "[",   "]",    ": ",    "\n  ",
+                                          "&a ", "*a",   "!!",    "\"",
+                                          "nan", "tp",   "2 GiB", "\xff\xfe"};
+
+std::string mutate(std::string text, RandomStream& random) {
+  for (std::uint64_t edits = 1 + random.below(4); edits > 0 && !text.empty(); --edits) {
+    const std::size_t at = random.below(text.size());
+    switch (random.below(4)) {
+      case 0:
+        text[at] = static_cast<char>(random.below(256));
+        break;
+      case 1:
+        text.erase(at, 1 + random.below(12));
+        break;
+      case 2:
+        text.insert(at, kTokens[random.below(kTokens.size())]);
+        break;
+      default:
+        text.insert(at, text.substr(random.below(text.size()), random.below(40)));
+    }
+  }
+  return text;
+}
+
+struct Target {
+  std::string seed;
+  std::string file;  ///< name to write, with its ending
+  void (*read)(const fs::path&);
+};
+
+// A scenario that can be read is also checked, and lowered if it is small and legal.
+void read_and_check(const fs::path& path) {
+  const Scenario scenario = load_scenario(path);
+  const planner::Feasibility answer = planner::check(scenario.plan);
+  const std::int64_t passes = scenario.plan.training.global_batch_size *
+                              scenario.plan.model.layers * scenario.plan.layout.pp;
+  if (answer.broken.empty() && passes < 4096) lower_verified(scenario.plan);
+}
+
+TEST(Fuzz, MutatedInputIsReadOrRefusedNeverMore) {
+  const fs::path tree = FORESAIL_SOURCE_DIR;
+  const fs::path folder = fs::path(::testing::TempDir()) / "foresail_fuzz";
+  fs::create_directories(folder);
+  const fs::path plan = folder / "seed_plan.yaml";
+  planner::save_plan(load_scenario(tree / "scenarios/cpu_gpt/scenario.yaml").plan, plan);
+  const fs::path profile = folder / "seed_profile.yaml";
+  program::Profile seed_profile;
+  seed_profile.kernels = {{Kernel{}, std::chrono::microseconds(3)}};
+  seed_profile.transfers = {{"send", 2, 4_KiB, std::chrono::microseconds(9)}};
+  program::save_profile(seed_profile, profile);
+  const std::vector<Target> targets = {
+      {read_file(tree / "scenarios/cpu_gpt/scenario.yaml"), "s.yaml", read_and_check},
+      {read_file(tree / "scenarios/megascale_175b_12288/scenario.yaml"), "m.yaml", read_and_check},
+      {read_file(plan), "p.yaml", read_and_check},
+      {read_file(tree / "tests/scenarios/data/rows.yaml"), "r.yaml",
+       [](const fs::path& path) { read_rows(path); }},
+      {read_file(tree / "tests/scenarios/data/rows.csv"), "r.csv",
+       [](const fs::path& path) { read_rows(path); }},
+      {read_file(tree / "scenarios/catalogue/fit.yaml"), "f.yaml",
+       [](const fs::path& path) { load_fit_families(Yaml::load(path)); }},
+      {read_file(profile), "c.yaml", [](const fs::path& path) { program::load_profile(path); }}};
+  RandomStream random = Rng(2026).stream("fuzz");
+  int refused = 0;
+  const int all = rounds();
+  for (int round = 0; round < all; ++round) {
+    const Target& target = targets[static_cast<std::size_t>(round) % targets.size()];
+    const fs::path path = folder / target.file;
+    write_file(path, mutate(target.seed, random));
+    try {
+      target.read(path);
+    } catch (const Error&) {
+      ++refused;  // anything else, a ContractViolation or a crash, fails the test
+    }
+  }
+  EXPECT_GT(refused, all / 10);
+  EXPECT_LT(refused, all);
+}
+
+}  // namespace
+}  // namespace foresail::scenarios

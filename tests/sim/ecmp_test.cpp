@@ -1,0 +1,49 @@
+#include "foresail/sim/ecmp.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace foresail::sim {
+namespace {
+
+using topologies::Hash;
+
+TEST(Ecmp, SourcePortFollowsTheKernelsRule) {
+  // lqpn 0x11, rqpn 0x12: v = 306, no high bits: label 306 = 0x132, port 0xc000 | 0x132.
+  EXPECT_EQ(roce_source_port(0x11, 0x12), 0xc132);
+  EXPECT_EQ(roce_source_port(0x12, 0x11), 0xc132);  // commutative: both ways collide alike
+  EXPECT_GE(roce_source_port(0xffffff, 0xabcdef), 49152);
+}
+
+TEST(Ecmp, CrcIsTheIeeePolynomial) {
+  // CRC-32 of the 17 bytes: addresses 1 and 2, ports 3 and 4, protocol 17, seed 5 (computed with
+  // zlib.crc32 over the same bytes).
+  const FiveTuple tuple{1, 2, 3, 4};
+  EXPECT_EQ(hash_tuple(Hash::Crc, tuple, 5), 1759629246u);
+}
+
+TEST(Ecmp, EveryHashSpreadsPortsOverPaths) {
+  for (const Hash kind : {Hash::Crc, Hash::Toeplitz, Hash::Xor}) {
+    std::array<int, 16> load{};
+    for (std::uint16_t port = 49152; port < 49152 + 1600; ++port) {
+      ++load[hash_tuple(kind, {77, 1234, port}, 9) % load.size()];
+    }
+    EXPECT_GT(*std::ranges::min_element(load), 50) << to_string(kind);  // 100 on average
+    EXPECT_LT(*std::ranges::max_element(load), 200) << to_string(kind);
+  }
+}
+
+TEST(Ecmp, AnotherSeedChoosesOtherPaths) {
+  int same = 0;
+  for (std::uint16_t port = 50000; port < 50400; ++port) {
+    const FiveTuple tuple{3, 9, port};
+    same += hash_tuple(Hash::Crc, tuple, 1) % 16 == hash_tuple(Hash::Crc, tuple, 2) % 16 ? 1 : 0;
+  }
+  EXPECT_LT(same, 80);  // 25 expected of 400
+}
+
+}  // namespace
+}  // namespace foresail::sim

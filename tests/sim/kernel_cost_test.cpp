@@ -1,0 +1,108 @@
+#include "foresail/sim/kernel_cost.h"
+
+#include <gtest/gtest.h>
+
+#include "foresail/sim/compute_cost.h"
+#include "test_clusters.h"
+
+namespace foresail::sim {
+namespace {
+
+const topologies::DeviceSpec kGpu = test::small_clos(1).device;
+
+Kernel gemm(std::int64_t m, std::int64_t n, std::int64_t k) {
+  Kernel kernel;
+  kernel.kind = KernelKind::Gemm;
+  kernel.m = m;
+  kernel.n = n;
+  kernel.k = k;
+  kernel.flops =
+      Flops(2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k));
+  kernel.bytes = Bytes(2 * (m * k + k * n + m * n));
+  return kernel;
+}
+
+double efficiency(const Kernel& kernel) {
+  return kernel.flops.count() / gemm_seconds(kernel, kGpu) / kGpu.peak_16.per_second();
+}
+
+TEST(GemmCost, LargeSquareReachesTheAsymptote) {
+  // 8192^3: 2048 full tiles on 108 SMs, k0 150 of 8192 lost: near gemm_16 = 0.78.
+  EXPECT_NEAR(efficiency(gemm(8192, 8192, 8192)), 0.75, 0.03);
+}
+
+TEST(GemmCost, SmallKAndPartialWavesCostEfficiency) {
+  EXPECT_LT(efficiency(gemm(8192, 8192, 128)), 0.6 * efficiency(gemm(8192, 8192, 8192)));
+  // 109 tiles of 128x256 on 108 SMs start a second wave.
+  EXPECT_LT(efficiency(gemm(128, 256 * 109, 4096)), efficiency(gemm(128, 256 * 108, 4096)));
+}
+
+TEST(GemmCost, NeverBeatsEitherRoof) {
+  for (const std::int64_t m : {16, 128, 2048}) {
+    for (const std::int64_t k : {64, 1024, 8192}) {
+      const Kernel kernel = gemm(m, 4096, k);
+      const double seconds = gemm_seconds(kernel, kGpu);
+      EXPECT_GE(seconds, memory_seconds(kernel, kGpu));
+      EXPECT_GE(seconds, kernel.flops.count() / kGpu.peak_16.per_second());
+    }
+  }
+}
+
+TEST(AttentionCost, LongSequencesApproachTheFullRate) {
+  Kernel kernel;
+  kernel.kind = KernelKind::Attention;
+  kernel.heads = 16;
+  kernel.head_size = 128;
+  kernel.flops = Flops(1e12);
+  kernel.query_length = kernel.key_length = 800;  // s0: half of the asymptotic rate
+  const double half = attention_seconds(kernel, kGpu);
+  kernel.query_length = kernel.key_length = 1 << 20;
+  EXPECT_NEAR(half / attention_seconds(kernel, kGpu), 2.0, 0.01);
+}
+
+TEST(PassCost, ACollectiveHidesUnderTheKernelThatDoesNotNeedIt) {
+  const ComputeCost compute(kGpu, nullptr);
+  const PassCost cost(compute, Duration{});
+  const Kernel dgrad = gemm(4096, 4096, 4096);
+  const Kernel wgrad = gemm(4096, 4096, 4096);
+  Kernel reduce;
+  reduce.kind = KernelKind::Collective;
+  reduce.lane = Lane::Tp;
+  reduce.after = {0};
+  Kernel next = gemm(64, 64, 64);
+  next.after = {1};
+  const Duration one = compute.kernel(dgrad);
+  const Duration hidden = one / 2;
+  const PassTimeline overlapped = cost.timeline({dgrad, reduce, wgrad, next}, {{}, hidden, {}, {}});
+  // Overlapped: dgrad, wgrad (slower by 10 % while the reduction runs), next.
+  EXPECT_LT(overlapped.duration, 2 * one + hidden + compute.kernel(next));
+  EXPECT_GT(overlapped.duration, 2 * one + compute.kernel(next));
+  Kernel waits = wgrad;
+  waits.after = {1};
+  const PassTimeline exposed = cost.timeline({dgrad, reduce, waits}, {{}, hidden, {}});
+  EXPECT_EQ(exposed.duration, 2 * one + hidden);
+}
+
+TEST(PassCost, AHostThatLaunchesSlowlySetsTheFloor) {
+  const ComputeCost compute(kGpu, nullptr);
+  const std::vector<Kernel> kernels(10, gemm(64, 64, 64));
+  const std::vector<Duration> none(10);
+  const Duration fast = PassCost(compute, Duration{}).timeline(kernels, none).duration;
+  const Duration slow =
+      PassCost(compute, std::chrono::microseconds(100)).timeline(kernels, none).duration;
+  EXPECT_LT(fast, std::chrono::microseconds(100));
+  EXPECT_GE(slow, std::chrono::microseconds(1000));
+}
+
+TEST(ComputeCost, AMeasuredKernelReplacesTheCurve) {
+  program::Profile profile;
+  const Kernel kernel = gemm(128, 128, 128);
+  profile.kernels = {{kernel, std::chrono::microseconds(77)}};
+  const ComputeCost cost(kGpu, &profile);
+  EXPECT_EQ(cost.kernel(kernel), std::chrono::microseconds(77));
+  // Not measured: the nearest one, scaled by FLOPs.
+  EXPECT_EQ(cost.kernel(gemm(256, 128, 128)), std::chrono::microseconds(154));
+}
+
+}  // namespace
+}  // namespace foresail::sim
