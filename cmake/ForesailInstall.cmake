@@ -20,5 +20,6 @@ function(foresail_install)
   install(FILES ${PROJECT_BINARY_DIR}/foresailConfig.cmake
     ${PROJECT_BINARY_DIR}/foresailConfigVersion.cmake DESTINATION ${package_dir})
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/scenarios DESTINATION ${foresail_data_dir}
-    FILES_MATCHING PATTERN "*.yaml" PATTERN include EXCLUDE PATTERN src EXCLUDE)
+    FILES_MATCHING PATTERN "*.yaml"
+    PATTERN catalogue EXCLUDE PATTERN include EXCLUDE PATTERN src EXCLUDE)
 endfunction()

@@ -12,6 +12,7 @@
 namespace foresail::cli {
 
 void calibrate_rank(const CalibrateRunOptions& options) {
+  keep_freed_memory();
   const RankEnvironment environment = read_environment();
   std::optional<runtime::Job> job;
   if (!options.plan.empty()) {

@@ -1,6 +1,7 @@
 #include "worker_environment.h"
 
 #include <arpa/inet.h>
+#include <malloc.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -111,6 +112,14 @@ std::string first_host(const std::string& node_list) {
   if (bracket == std::string::npos || comma < bracket) return node_list.substr(0, comma);
   const std::size_t end = node_list.find_first_of(",-]", bracket);
   return node_list.substr(0, bracket) + node_list.substr(bracket + 1, end - bracket - 1);
+}
+
+void keep_freed_memory() {
+  constexpr int kMmapThreshold = 32 << 20;  // the C library's maximum
+  constexpr int kTrimThreshold = 1 << 30;
+  mallopt(M_MMAP_THRESHOLD, kMmapThreshold);
+  mallopt(M_TRIM_THRESHOLD, kTrimThreshold);
+  mallopt(M_ARENA_MAX, 1);  // heaps of other arenas are small and given back
 }
 
 int free_port() {

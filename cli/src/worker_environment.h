@@ -33,6 +33,10 @@ runtime::GlooEndpoint::Options endpoint_options(const RankEnvironment& environme
 /// "n[0-3,7]" or "alpha,beta" -> "n0", "alpha".
 std::string first_host(const std::string& node_list);
 
+/// Freed memory stays with the process: tensors of one step are those of the next, and fetching
+/// them from the system each time costs as much as computing on them.
+void keep_freed_memory();
+
 /// A TCP port that is free on this host now.
 int free_port();
 

@@ -120,6 +120,7 @@ void agree_on_digests(const RankEnvironment& environment, const runtime::Job& jo
 }
 
 void run_rank(const RunOptions& options) {
+  keep_freed_memory();
   const RankEnvironment environment = read_environment();
   const TraceRanks traced = parse_trace_ranks(options.trace_ranks);
   const planner::Plan plan = load_executable_plan(options.plan, environment.world_size);

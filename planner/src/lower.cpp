@@ -35,8 +35,7 @@ double total_flops(const std::vector<Kernel>& kernels) {
 }
 
 /// Passes cost what their FLOPs are worth, relative to the forward pass of the median chunk.
-PassCosts pass_costs(const Plan& plan, const std::vector<StageWork>& stages,
-                     const LowerOptions& options) {
+PassCosts pass_costs(const Plan& plan, const std::vector<StageWork>& stages) {
   std::vector<double> forwards;
   for (const StageWork& stage : stages) {
     for (const ChunkWork& chunk : stage.chunks) forwards.push_back(total_flops(chunk.forward));
@@ -49,7 +48,7 @@ PassCosts pass_costs(const Plan& plan, const std::vector<StageWork>& stages,
            kTicksPerStep;
   };
   PassCosts costs;
-  costs.message = std::max(kTicksPerStep, std::round(options.message_cost * kTicksPerForward));
+  costs.message = std::max(kTicksPerStep, std::round(plan.message_cost * kTicksPerForward));
   costs.blocking = !plan.layout.overlap.pp;
   for (const StageWork& stage : stages) {
     std::vector<double>& forward = costs.forward_of.emplace_back();
@@ -95,7 +94,7 @@ StageKernels add_kernel_lists(const Plan& plan, int stage, const StageWork& work
 
 }  // namespace
 
-program::Program lower(const Plan& plan, const LowerOptions& options) {
+program::Program lower(const Plan& plan) {
   const int devices = plan.cluster.nodes * plan.cluster.node.devices;
   FORESAIL_EXPECT(check_laws(plan.model, plan.layout, plan.training, devices).empty());
   const Schedule schedule = make_schedule(plan);
@@ -111,7 +110,7 @@ program::Program lower(const Plan& plan, const LowerOptions& options) {
   for (int stage = 0; stage < schedule.stages; ++stage) works.push_back(stage_work(plan, stage));
   std::vector<Message> messages;
   if (schedule.stages > 1) {
-    messages = message_order(schedule, pass_costs(plan, works, options));
+    messages = message_order(schedule, pass_costs(plan, works));
   }
   for (int stage = 0; stage < schedule.stages; ++stage) {
     const StageWork& work = works[static_cast<std::size_t>(stage)];

@@ -12,6 +12,7 @@ namespace foresail::planner {
 namespace {
 
 constexpr std::int64_t kBatchMax = std::int64_t{1} << 40;
+constexpr double kMessageCostMax = 1000;
 constexpr std::string_view kIdentity = "identity";
 
 Document placement_document(const program::Placement& placement) {
@@ -37,6 +38,14 @@ program::Placement read_placement(const Yaml& node, int ranks) {
   return placement;
 }
 
+double read_message_cost(const Yaml& node) {
+  const double cost = node.as_number();
+  if (cost < kMessageCostMin || cost > kMessageCostMax) {
+    node.fail("must be between 0.05 and 1000 (of a chunk's forward)");
+  }
+  return cost;
+}
+
 double not_negative(const Yaml& node, std::string_view key, double otherwise) {
   const auto value = node.find(key);
   if (!value) return otherwise;
@@ -55,6 +64,7 @@ Document contents(const Plan& plan) {
           {"placement", placement_document(plan.placement)},
           {"training", to_document(plan.training)},
           {"network", topologies::to_document(plan.network)},
+          {"message_cost", plan.message_cost},
           {"seed", plan.seed}};
 }
 
@@ -111,7 +121,7 @@ Document to_document(const Plan& plan) {
 Plan load_plan(const std::filesystem::path& path) {
   const Yaml root = Yaml::load(path);
   root.allow_only({"foresail_plan", "model", "cluster", "layout", "stack", "placement", "training",
-                   "network", "seed", "digest"});
+                   "network", "message_cost", "seed", "digest"});
   root.at("foresail_plan").as_integer(1, 1);
   Plan plan;
   plan.model = models::read_model(root.at("model"));
@@ -121,6 +131,7 @@ Plan load_plan(const std::filesystem::path& path) {
   plan.stack = models::read_stack(root.at("stack"));
   plan.training = read_training(root.at("training"));
   plan.network = topologies::read_network(root.at("network"));
+  plan.message_cost = read_message_cost(root.at("message_cost"));
   plan.seed = static_cast<std::uint64_t>(root.at("seed").as_integer(0, INT64_MAX));
   const int devices = plan.cluster.nodes * plan.cluster.node.devices;
   const auto broken = check_laws(plan.model, plan.layout, plan.training, devices);

@@ -44,6 +44,11 @@ void WorkerThread::run() {
 
 void use_one_core() {
   at::set_num_threads(1);
+  // OpenBLAS with threads of its own does not listen to libtorch.
+  using SetThreads = void (*)(int);
+  static const auto set_blas_threads =
+      reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "openblas_set_num_threads"));
+  if (set_blas_threads != nullptr) set_blas_threads(1);
 }
 
 }  // namespace foresail::runtime

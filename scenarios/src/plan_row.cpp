@@ -253,6 +253,7 @@ RowPlanResult plan_row(const Row& row, const std::vector<StackDescription>& stac
   plan.placement = program::Placement::identity(device_count(plan));
   std::string reason = choose_missing(row, made);
   if (!reason.empty()) return {std::nullopt, std::move(reason)};
+  set_message_cost(plan);
   return {std::move(made), {}};
 }
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "foresail/base/error.h"
+#include "foresail/scenarios/predict.h"
 
 namespace foresail::scenarios {
 namespace {
@@ -63,6 +64,7 @@ planner::Plan read_scenario(const Yaml& root) {
   }
   const int devices = plan.cluster.nodes * plan.cluster.node.devices;
   plan.placement = program::Placement::identity(devices);
+  set_message_cost(plan);
   return plan;
 }
 

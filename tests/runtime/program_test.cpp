@@ -110,55 +110,63 @@ std::vector<NamedPlan> plans() {
       {"llama", {.layout = with_shards(layout_of(2, 1, 1, 1)), .change = use_llama_parts}}};
 }
 
-TEST(Program, GemmsOfAStepEqualItsKernelsOnEveryRank) {
-  for (const NamedPlan& plan : plans()) {
-    SCOPED_TRACE(plan.name);
-    const Job job = cli::make_job(make_plan(plan.tiny));
-    JobHooks hooks;
-    hooks.before = [](Trainer& trainer, RankId) {
-      trainer.run_on_compute_lane([] {
-        recorded.clear();
-        at::addThreadLocalCallback(at::RecordFunctionCallback(record).needsInputs(true));
-      });
-    };
-    std::mutex mutex;
-    std::map<RankId, std::vector<GemmShape>> by_rank;
-    hooks.after = [&](Trainer& trainer, RankId rank) {
-      trainer.run_on_compute_lane([&] {
-        const std::scoped_lock lock(mutex);
-        by_rank[rank] = sorted(recorded);
-      });
-    };
-    run_job(job, 1, hooks);
-    for (const auto& [rank, shapes] : by_rank) {
-      EXPECT_EQ(shapes, gemms_of_program(job, rank)) << "rank " << rank.value;
-      EXPECT_FALSE(shapes.empty());
-    }
+/// What one rank did in one step.
+struct Observed {
+  std::vector<GemmShape> gemms;
+  std::map<Lane, std::vector<program::OpId>> executed;
+  std::string digest;
+};
+
+std::map<RankId, Observed> observe_step(const Job& job) {
+  JobHooks hooks;
+  hooks.before = [](Trainer& trainer, RankId) {
+    trainer.run_on_compute_lane([] {
+      recorded.clear();
+      at::addThreadLocalCallback(at::RecordFunctionCallback(record).needsInputs(true));
+    });
+  };
+  std::mutex mutex;
+  std::map<RankId, Observed> by_rank;
+  hooks.after = [&](Trainer& trainer, RankId rank) {
+    trainer.run_on_compute_lane([&] {
+      const std::scoped_lock lock(mutex);
+      by_rank[rank].gemms = sorted(recorded);
+      by_rank[rank].executed = trainer.executed();
+    });
+  };
+  const std::vector<RankResult> results = run_job(job, 1, hooks);
+  for (auto& [rank, observed] : by_rank) {
+    observed.digest = results[rank.value].steps.front().executed_digest;
   }
+  return by_rank;
 }
 
-TEST(Program, EveryRankExecutesItsOpsInTheOrderOfEachLane) {
+Observed expected_of(const Job& job, RankId rank) {
+  Observed expected;
+  expected.gemms = gemms_of_program(job, rank);
+  program::ProgramDigest digest;
+  const auto& ops = job.program.of(rank).ops;
+  for (std::uint32_t i = 0; i < ops.size(); ++i) {
+    expected.executed[ops[program::OpId{i}].lane].push_back(program::OpId{i});
+    digest.add(job.program, rank, program::OpId{i});
+  }
+  expected.digest = digest.hex();
+  return expected;
+}
+
+TEST(Program, OpsAndGemmsOfAStepAreThoseOfTheProgramOnEveryRank) {
   for (const NamedPlan& plan : plans()) {
     SCOPED_TRACE(plan.name);
     const Job job = cli::make_job(make_plan(plan.tiny));
-    std::mutex mutex;
-    std::map<RankId, std::map<Lane, std::vector<program::OpId>>> executed;
-    JobHooks hooks;
-    hooks.after = [&](Trainer& trainer, RankId rank) {
-      const std::scoped_lock lock(mutex);
-      executed[rank] = trainer.executed();
-    };
-    const std::vector<RankResult> results = run_job(job, 1, hooks);
-    for (const auto& [rank, lanes] : executed) {
-      std::map<Lane, std::vector<program::OpId>> expected;
-      program::ProgramDigest digest;
-      const auto& ops = job.program.of(rank).ops;
-      for (std::uint32_t i = 0; i < ops.size(); ++i) {
-        expected[ops[program::OpId{i}].lane].push_back(program::OpId{i});
-        digest.add(job.program, rank, program::OpId{i});
-      }
-      EXPECT_EQ(lanes, expected);
-      EXPECT_EQ(results[rank.value].steps.front().executed_digest, digest.hex());
+    const std::map<RankId, Observed> ranks = observe_step(job);
+    EXPECT_EQ(static_cast<int>(ranks.size()), job.program.grid.world_size());
+    for (const auto& [rank, observed] : ranks) {
+      SCOPED_TRACE(rank.value);
+      const Observed expected = expected_of(job, rank);
+      EXPECT_FALSE(observed.gemms.empty());
+      EXPECT_EQ(observed.gemms, expected.gemms);
+      EXPECT_EQ(observed.executed, expected.executed);
+      EXPECT_EQ(observed.digest, expected.digest);
     }
   }
 }

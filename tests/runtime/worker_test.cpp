@@ -1,11 +1,14 @@
 // foresail-worker as users meet it: processes, exit statuses, messages, files.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 
 #include <array>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
 #include <thread>
 
 #include "foresail/base/document.h"
@@ -37,6 +40,28 @@ Outcome run_command(const std::string& command) {
   const int status = pclose(pipe);
   outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return outcome;
+}
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+/// Processes that have `plan` on their command line and a rank in their environment, by rank.
+std::map<std::string, pid_t> running_ranks(const std::string& plan) {
+  const std::string argument = std::string(1, '\0') + plan + '\0';
+  const std::string variable = std::string(1, '\0') + "RANK=";
+  std::map<std::string, pid_t> ranks;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (contents(entry.path() / "cmdline").find(argument) == std::string::npos) continue;
+    const std::string environment = '\0' + contents(entry.path() / "environ");
+    const std::size_t at = environment.find(variable);
+    if (at == std::string::npos) continue;
+    ranks[environment.substr(at + variable.size(), 1)] = std::stoi(name);
+  }
+  return ranks;
 }
 
 class Worker : public ::testing::Test {
@@ -146,19 +171,13 @@ TEST_F(Worker, WhenOneRankDiesTheOthersAreEndedAndTheCauseIsNamed) {
   Outcome outcome;
   std::thread launch(
       [&] { outcome = run_command(worker() + " launch " + path + " --launch 2 -o " + output()); });
-  // Rank 1 is found by its environment and killed once it trains.
-  const std::string kill_rank_1 =
-      "for i in $(seq 100); do for p in /proc/[0-9]*; do "
-      "if tr '\\0' '\\n' < $p/cmdline 2>/dev/null | grep -qx '" +
-      path +
-      "' && "
-      "tr '\\0' '\\n' < $p/environ 2>/dev/null | grep -qx RANK=1; "
-      "then kill -9 ${p#/proc/} && exit 0; fi; done; sleep 0.2; done; exit 1";
-  EXPECT_EQ(run_command(kill_rank_1).status, 0);
+  std::map<std::string, pid_t> ranks;
+  while (ranks.size() < 2) ranks = running_ranks(path);
+  kill(ranks.at("1"), SIGKILL);
   launch.join();
   EXPECT_EQ(outcome.status, 1) << outcome.text;
   EXPECT_NE(outcome.text.find("rank 1 was ended by signal 9"), std::string::npos) << outcome.text;
-  EXPECT_EQ(run_command("grep -lsz '" + path + "' /proc/[0-9]*/cmdline | grep -v self").text, "");
+  EXPECT_TRUE(running_ranks(path).empty());
 }
 
 TEST_F(Worker, MissingDataIsAnErrorThatNamesTheFile) {

@@ -19,6 +19,8 @@
 
 namespace foresail::planner {
 
+inline constexpr double kMessageCostMin = 0.05;
+
 struct Plan {
   models::Model model;
   topologies::Cluster::Options cluster;
@@ -27,6 +29,10 @@ struct Plan {
   program::Placement placement;
   program::Training training;
   topologies::NetworkOptions network;
+  /// Predicted time of one message relative to one chunk's forward: messages are put in the order
+  /// of a schedule simulated with this cost (at least 0.05). Part of the Plan, so that simulator
+  /// and workers lower it to the same Program.
+  double message_cost = kMessageCostMin;
   std::uint64_t seed = 1;
 
   /// SHA-256 of the canonical form: sorted keys, SI integers, the digest left out.
@@ -59,13 +65,6 @@ struct Feasibility {
 };
 Feasibility check(const Plan& plan);
 
-/// Options of lowering that are not part of the choice.
-struct LowerOptions {
-  /// Predicted time of one message relative to one chunk's forward, used to order messages; the
-  /// lowering uses at least 0.05.
-  double message_cost = 0.05;
-};
-
 /// Plan -> Program (facts: sections 1 to 6). Requires a plan without broken laws. The result passes
 /// program::verify except possibly its memory rule.
 ///
@@ -74,7 +73,7 @@ struct LowerOptions {
 /// on, so that only the first may be smaller (ZeRO-3: one layer each, with overlap or without);
 /// passes run through them in order, so that gradients leave while earlier layers are still in
 /// backward. Without anyone to reduce with (dp * cp = 1) there is one.
-program::Program lower(const Plan& plan, const LowerOptions& options = {});
+program::Program lower(const Plan& plan);
 
 /// First and one-past-last layer of a global stage (chunk * pp + stage), and what else it holds.
 struct StagePart {
