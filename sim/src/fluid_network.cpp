@@ -28,7 +28,7 @@ PipeId FluidNetwork::add_pipe(double capacity) {
   FORESAIL_EXPECT(capacity > 0);
   Pipe pipe;
   pipe.capacity = capacity;
-  pipe.potential_max = static_cast<std::int64_t>(capacity * kPotentialScale * (1 + kSame));
+  loads_.push_back({0, static_cast<std::int64_t>(capacity * kPotentialScale * (1 + kSame))});
   pipes_.push_back(std::move(pipe));
   return PipeId{static_cast<std::uint32_t>(pipes_.size() - 1)};
 }
@@ -77,10 +77,9 @@ std::uint32_t FluidNetwork::admit(RouteId route, double amount, std::uint64_t ta
   ++flow.version;
   bool is_contended = false;
   for (const Entry& entry : entries(flow)) {
-    Pipe& pipe = pipes_[entry.pipe.value];
-    pipe.potential += entry.potential;
-    pipe.users.push_back({id, entry.weight});
-    is_contended = is_contended || is_hot(pipe);
+    loads_[entry.pipe.value].potential += entry.potential;
+    pipes_[entry.pipe.value].users.push_back({id, entry.weight});
+    is_contended = is_contended || is_hot(entry.pipe);
   }
   if (is_contended) {
     pending_.push_back(id);
@@ -175,8 +174,8 @@ void FluidNetwork::leave(std::uint32_t id) {
   Flow& flow = flows_[id];
   for (const Entry& entry : entries(flow)) {
     Pipe& pipe = pipes_[entry.pipe.value];
-    if (is_hot(pipe)) dirty_.push_back(entry.pipe);
-    pipe.potential -= entry.potential;
+    if (is_hot(entry.pipe)) dirty_.push_back(entry.pipe);
+    loads_[entry.pipe.value].potential -= entry.potential;
     pipe.carried += entry.weight * flow.amount;
     const auto user =
         std::ranges::find_if(pipe.users, [id](const User& u) { return u.flow == id; });
@@ -200,7 +199,7 @@ void FluidNetwork::touch_pipes(std::size_t from) {
   for (std::size_t i = from; i < set_.size(); ++i) {
     for (const Entry& entry : entries(flows_[set_[i]])) {
       Pipe& pipe = pipes_[entry.pipe.value];
-      if (pipe.stamp == solve_ || !is_hot(pipe)) continue;
+      if (!is_hot(entry.pipe) || pipe.stamp == solve_) continue;
       pipe.stamp = solve_;
       touched_.push_back(entry.pipe.value);
     }

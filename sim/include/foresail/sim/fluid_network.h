@@ -71,10 +71,13 @@ class FluidNetwork {
     std::uint32_t flow;
     double weight;
   };
-  struct Pipe {
-    double capacity = 0;
+  /// What every start and finish touches, packed so that it stays in the cache.
+  struct Load {
     std::int64_t potential = 0;  // sum of weight * full rate, in milli-units/s: exact, never drifts
     std::int64_t potential_max = 0;
+  };
+  struct Pipe {
+    double capacity = 0;
     double carried = 0;
     std::vector<User> users;
     // Scratch of one solve.
@@ -115,7 +118,9 @@ class FluidNetwork {
   };
 
   // True if the flows on the pipe, each at its full rate, would need more than its capacity.
-  static bool is_hot(const Pipe& pipe) { return pipe.potential > pipe.potential_max; }
+  bool is_hot(PipeId pipe) const {
+    return loads_[pipe.value].potential > loads_[pipe.value].potential_max;
+  }
   std::span<const Entry> entries(const Flow& flow) const {
     const Route& route = routes_[flow.route.value];
     return {entries_.data() + route.begin, entries_.data() + route.end};
@@ -134,6 +139,7 @@ class FluidNetwork {
   void pop_finish();
   void leave(std::uint32_t flow);
 
+  std::vector<Load> loads_;  // by pipe
   std::vector<Pipe> pipes_;
   std::vector<Entry> entries_;
   std::vector<Route> routes_;
