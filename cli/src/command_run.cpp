@@ -31,6 +31,18 @@ void add_text(std::vector<std::string>& arguments, const char* option, const std
   if (!value.empty()) arguments.insert(arguments.end(), {option, value});
 }
 
+// The digests that every rank computed for itself, one line a rank.
+std::string digest_table(const Document& run) {
+  std::string text = "\n";
+  const Document& plans = run.at("rank_plan_digests");
+  const Document& programs = run.at("rank_program_digests");
+  for (std::size_t r = 0; r < plans.size(); ++r) {
+    text += fmt::format("rank {:<3} plan {}  program {}\n", r, plans[r].get<std::string>(),
+                        programs[r].get<std::string>());
+  }
+  return text;
+}
+
 // Adds DIR/result.json: what was measured, in the shape of a prediction.
 int report_run(const Options& options) {
   const fs::path folder = options.output;
@@ -40,8 +52,10 @@ int report_run(const Options& options) {
   const program::Trace trace =
       program::trace_from_document(parse_json(read_file(path), path), path);
   const report::StepResult result = scenarios::measured_result(plan, program, trace);
+  const std::string run_path = (folder / "run.json").string();
+  const Document run = parse_json(read_file(run_path), run_path);
   write_file(folder / "result.json", report::to_document(result).dump(2) + "\n");
-  answer(options.common, report::to_document(result), report::to_text(result));
+  answer(options.common, report::to_document(result), report::to_text(result) + digest_table(run));
   return kOk;
 }
 

@@ -47,9 +47,8 @@ int run(const Options& options) {
     fmt::print("{}\n", summary.to_text());
     std::fflush(stdout);
     if (options.is_dry) continue;
-    scenarios::write_constants(
-        summary, tree / "topologies" / "catalogue" / "devices" / (family.device + ".yaml"),
-        tree / "scenarios" / "catalogue" / "stacks.yaml");
+    scenarios::write_constants(family, summary, tree / "topologies" / "catalogue" / "devices",
+                               tree / "scenarios" / "catalogue" / "stacks.yaml");
   }
   return 0;
 }

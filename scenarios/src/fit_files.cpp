@@ -54,7 +54,8 @@ void write_lines(const std::filesystem::path& path, const std::vector<std::strin
   write_file(path, text);
 }
 
-void write_device(const FitSummary& summary, const std::filesystem::path& path) {
+void write_device(const FitSummary& summary, const std::filesystem::path& path,
+                  const std::string& origin) {
   std::vector<std::string> lines = lines_of(path);
   for (std::string& line : lines) {
     for (const FittedParameter& fitted : summary.parameters) {
@@ -67,12 +68,13 @@ void write_device(const FitSummary& summary, const std::filesystem::path& path) 
       lines, [](const std::string& line) { return line.starts_with("provenance:"); });
   lines.erase(provenance, lines.end());
   lines.emplace_back("provenance: >-");
-  lines.push_back(fmt::format(
-      "  Fitted by scripts/fit_devices on {} published rows in {} groups of the fit set, with the",
-      summary.rows, summary.groups));
+  lines.push_back("  " + origin);
   lines.push_back(
-      fmt::format("  priors of scenarios/catalogue/fit.yaml: mean error {:.1f} %, median "
-                  "{:.1f} %.",
+      fmt::format("  scripts/fit_devices used {} published rows in {} groups of the fit "
+                  "set and the priors of",
+                  summary.rows, summary.groups));
+  lines.push_back(
+      fmt::format("  scenarios/catalogue/fit.yaml: mean error {:.1f} %, median {:.1f} %.",
                   100 * summary.mean_abs_error, 100 * summary.median_abs_error));
   write_lines(path, lines);
 }
@@ -101,9 +103,12 @@ std::vector<FitFamily> load_fit_families(const Yaml& root) {
   root.allow_only({"families"});
   std::vector<FitFamily> families;
   for (const Yaml& node : root.at("families").items()) {
-    node.allow_only({"device", "rows", "csv_every", "parameters", "host_per_kernel"});
+    node.allow_only({"device", "carried_to", "rows", "csv_every", "parameters", "host_per_kernel"});
     FitFamily family;
     family.device = node.at("device").as_string();
+    if (const auto others = node.find("carried_to")) {
+      for (const Yaml& other : others->items()) family.carried_to.push_back(other.as_string());
+    }
     for (const Yaml& file : node.at("rows").items()) {
       if (file.as_string().find("check") != std::string::npos) {
         file.fail("constants are never fitted on rows to check with");
@@ -126,9 +131,15 @@ std::vector<FitFamily> load_fit_families(const Yaml& root) {
   return families;
 }
 
-void write_constants(const FitSummary& summary, const std::filesystem::path& device_file,
+void write_constants(const FitFamily& family, const FitSummary& summary,
+                     const std::filesystem::path& folder,
                      const std::filesystem::path& stacks_file) {
-  write_device(summary, device_file);
+  write_device(summary, folder / (family.device + ".yaml"), "Fitted on this device.");
+  for (const std::string& other : family.carried_to) {
+    write_device(summary, folder / (other + ".yaml"),
+                 fmt::format("Carried over from {}: nothing here was fitted on this device.",
+                             family.device));
+  }
   write_stacks(summary, stacks_file);
 }
 

@@ -78,12 +78,23 @@ TEST(Device, DocumentReadsBackEqualWhateverTheDigits) {
   EXPECT_EQ(read_text(to_yaml(to_document(device))), device);
 }
 
-// Busbw of the step-time model: 185 GB/s of 300 on A100, 280 of 450 on H100.
-TEST(Device, NvlinkConstantsGiveTheMeasuredBusBandwidth) {
-  const DeviceSpec a100 = catalogue_device("a100_80");
-  const DeviceSpec h100 = catalogue_device("h100");
-  EXPECT_NEAR(a100.nvlink.bytes_per_second() * a100.constants.nvlink, 185e9, 1e9);
-  EXPECT_NEAR(h100.nvlink.bytes_per_second() * h100.constants.nvlink, 280e9, 1e9);
+// nccl-tests on one DGX show 230 of 300 GB/s on A100 and 370 of 450 on H100 for large messages;
+// tensor parallel messages reach less. A fit outside 50 to 90 % of the line rate explains something
+// else.
+TEST(Device, FittedNvlinkIsWithinWhatRingsReach) {
+  for (const char* name : {"a100_80", "h100"}) {
+    const DeviceSpec device = catalogue_device(name);
+    EXPECT_GT(device.constants.nvlink, 0.5) << name;
+    EXPECT_LT(device.constants.nvlink, 0.9) << name;
+  }
+}
+
+TEST(Device, UnmeasuredDevicesCarryTheFittedConstants) {
+  EXPECT_EQ(catalogue_device("a100_40").constants, catalogue_device("a100_80").constants);
+  for (const char* name : {"h200", "h800", "b200", "gb200"}) {
+    EXPECT_EQ(catalogue_device(name).constants, catalogue_device("h100").constants) << name;
+    EXPECT_NE(catalogue_device(name).provenance.find("Carried over from h100"), std::string::npos);
+  }
 }
 
 TEST(Device, ComplaintsNameFileLineAndKey) {

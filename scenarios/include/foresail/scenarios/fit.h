@@ -27,8 +27,9 @@ struct FitParameter {
 
 struct FitFamily {
   std::string device;
-  std::vector<std::string> rows;  ///< file names within the data folder
-  int csv_every = 1;              ///< use every n-th row of CSV files
+  std::vector<std::string> carried_to;  ///< devices without rows that take the same constants
+  std::vector<std::string> rows;        ///< file names within the data folder
+  int csv_every = 1;                    ///< use every n-th row of CSV files
   std::vector<FitParameter> parameters;
 };
 
@@ -63,9 +64,9 @@ struct FitOptions {
 FitSummary fit_family(const FitFamily& family, const std::vector<Row>& rows,
                       const FitOptions& options);
 
-/// Rewrites the `constants` lines and the provenance of a device file, and host_per_kernel of the
-/// stacks; nothing else of the files changes.
-void write_constants(const FitSummary& summary, const std::filesystem::path& device_file,
-                     const std::filesystem::path& stacks_file);
+/// Rewrites the `constants` lines and the provenance of the family's device files in `folder`, and
+/// host_per_kernel of the stacks; nothing else of the files changes.
+void write_constants(const FitFamily& family, const FitSummary& summary,
+                     const std::filesystem::path& folder, const std::filesystem::path& stacks_file);
 
 }  // namespace foresail::scenarios
