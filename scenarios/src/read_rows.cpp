@@ -27,7 +27,11 @@ std::string text(const std::optional<Yaml>& section, std::string_view key) {
 
 void note_unused(const Yaml& section, const std::vector<std::string_view>& used, Row& row) {
   for (const auto& [name, value] : section.entries()) {
-    if (std::ranges::find(used, name) == used.end()) row.unused.push_back(value.key());
+    if (std::ranges::find(used, name) != used.end()) continue;
+    // "records[3].train.flavour" -> "train.flavour"
+    const std::size_t record = value.key().find("].");
+    row.unused.push_back(record == std::string::npos ? value.key()
+                                                     : value.key().substr(record + 2));
   }
 }
 
