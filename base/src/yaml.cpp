@@ -143,7 +143,8 @@ Yaml Yaml::parse(std::string_view text, const std::string& name) {
     std::size_t count = 0;
     check_size(root, 0, count, name);
     auto tree = std::make_shared<Tree>(Tree{name});
-    return Yaml(std::move(tree), std::make_shared<Node>(Node{root, root.Mark().line + 1}), "");
+    return Yaml(std::move(tree),
+                std::make_shared<Node>(Node{root, std::max(0, root.Mark().line) + 1}), "");
   } catch (const YAML::Exception& problem) {
     throw Error(ErrorCode::InvalidInput,
                 fmt::format("{}:{}: not valid YAML: {}", name, std::max(0, problem.mark.line) + 1,

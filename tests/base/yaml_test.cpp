@@ -50,6 +50,8 @@ TEST(Yaml, QuotedNumbersAreText) {
 TEST(Yaml, RefusesBadSyntaxMissingFilesAndBombs) {
   EXPECT_THAT(refusal([] { Yaml::parse("a: [1, 2\nb: 3", "s.yaml"); }),
               HasSubstr("s.yaml:2: not valid YAML"));
+  EXPECT_EQ(refusal([] { Yaml::parse("", "s.yaml").at("a"); }),
+            "s.yaml:1: expected a mapping, got nothing");
   EXPECT_EQ(refusal([] { Yaml::load("/no/such/file.yaml"); }), "/no/such/file.yaml: no such file");
   EXPECT_THAT(refusal([] { Yaml::parse(std::string(100000, '['), "s.yaml"); }),
               HasSubstr("nested too deeply"));
