@@ -28,19 +28,48 @@ namespace {
 constexpr int kDepthMax = 64;                 // deeper input is refused: recursion must end
 constexpr std::size_t kNodesMax = 2'000'000;  // with aliases expanded ("billion laughs")
 
+// Length of the UTF-8 sequence at the front of `text`; 0 if it is not one (RFC 3629).
+std::size_t utf8_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return 1;
+  const std::size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+  if (lead < 0xc2 || lead > 0xf4 || text.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0u) != 0x80u) return 0;
+  }
+  const unsigned second = byte(1);
+  const bool is_overlong = (lead == 0xe0 && second < 0xa0) || (lead == 0xf0 && second < 0x90);
+  const bool is_beyond = (lead == 0xed && second > 0x9f) || (lead == 0xf4 && second > 0x8f);
+  return is_overlong || is_beyond ? 0 : length;
+}
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
 // Alias cycles and exponential alias expansion are both caught by counting nodes as walked.
-void check_size(const YAML::Node& node, int depth, std::size_t& count, const std::string& file) {
+void check_tree(const YAML::Node& node, int depth, std::size_t& count, const std::string& file) {
   if (depth > kDepthMax || ++count > kNodesMax) {
     throw Error(ErrorCode::InvalidInput,
                 fmt::format("{}:{}: nested too deeply or too large", file, node.Mark().line + 1));
   }
+  if (node.IsScalar() && !is_utf8(node.Scalar())) {
+    throw Error(ErrorCode::InvalidInput,
+                fmt::format("{}:{}: text that is not UTF-8", file, node.Mark().line + 1));
+  }
   if (node.IsMap()) {
     for (const auto& entry : node) {
-      check_size(entry.first, depth + 1, count, file);
-      check_size(entry.second, depth + 1, count, file);
+      check_tree(entry.first, depth + 1, count, file);
+      check_tree(entry.second, depth + 1, count, file);
     }
   } else if (node.IsSequence()) {
-    for (const auto& item : node) check_size(item, depth + 1, count, file);
+    for (const auto& item : node) check_tree(item, depth + 1, count, file);
   }
 }
 
@@ -141,7 +170,7 @@ Yaml Yaml::parse(std::string_view text, const std::string& name) {
   try {
     const YAML::Node root = YAML::Load(std::string(text));
     std::size_t count = 0;
-    check_size(root, 0, count, name);
+    check_tree(root, 0, count, name);
     auto tree = std::make_shared<Tree>(Tree{name});
     return Yaml(std::move(tree),
                 std::make_shared<Node>(Node{root, std::max(0, root.Mark().line) + 1}), "");

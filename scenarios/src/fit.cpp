@@ -152,77 +152,102 @@ double median_abs(const VectorXd& residuals) {
 
 }  // namespace
 
+namespace {
+
+// The parameters' logarithms: where they start, how far they may go.
+struct Priors {
+  explicit Priors(const std::vector<FitParameter>& parameters)
+      : mean(static_cast<Eigen::Index>(parameters.size())),
+        precision(mean.size()),
+        low(mean.size()),
+        high(mean.size()) {
+    for (Eigen::Index p = 0; p < mean.size(); ++p) {
+      const FitParameter& parameter = parameters[static_cast<std::size_t>(p)];
+      mean[p] = std::log(parameter.prior);
+      precision[p] = 1 / (parameter.sigma * parameter.sigma);
+      low[p] = std::log(parameter.low);
+      high[p] = std::log(parameter.high);
+    }
+  }
+  VectorXd mean, precision, low, high;
+};
+
+// Where the search stands.
+struct State {
+  VectorXd logs, residuals;
+  double cost = 0;
+  double damping = 1e-3;
+  MatrixXd normal;
+};
+
+// One round of Gauss-Newton; the relative gain, 0 if no step was better.
+double improve(State& state, const std::vector<PreparedRow>& rows, const Objective& objective,
+               const Priors& priors) {
+  const MatrixXd jacobian = objective.jacobian(state.logs, state.residuals);
+  const VectorXd weights = robust_weights(rows, state.residuals);
+  state.normal = jacobian.transpose() * weights.asDiagonal() * jacobian;
+  state.normal.diagonal() += priors.precision;
+  const VectorXd gradient = jacobian.transpose() * weights.cwiseProduct(state.residuals) +
+                            priors.precision.cwiseProduct(state.logs - priors.mean);
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    MatrixXd damped = state.normal;
+    damped.diagonal() *= 1 + state.damping;
+    const VectorXd moved =
+        (state.logs - damped.ldlt().solve(gradient)).cwiseMax(priors.low).cwiseMin(priors.high);
+    const VectorXd tried = objective.residuals(moved);
+    const double value = cost(rows, tried, moved, priors.mean, priors.precision);
+    if (value < state.cost) {
+      const double gain = (state.cost - value) / state.cost;
+      state.cost = value;
+      state.logs = moved;
+      state.residuals = tried;
+      state.damping *= 0.3;
+      return gain;
+    }
+    state.damping *= 10;
+  }
+  return 0;
+}
+
+}  // namespace
+
 FitSummary fit_family(const FitFamily& family, const std::vector<Row>& all,
                       const FitOptions& options) {
   std::vector<PreparedRow> rows = prepare(family, all);
   if (rows.empty()) {
     throw Error(ErrorCode::InvalidInput, fmt::format("no rows on {} to fit", family.device));
   }
-  const auto count = static_cast<Eigen::Index>(family.parameters.size());
-  VectorXd prior(count);
-  VectorXd precision(count);
-  VectorXd low(count);
-  VectorXd high(count);
-  for (Eigen::Index p = 0; p < count; ++p) {
-    const FitParameter& parameter = family.parameters[static_cast<std::size_t>(p)];
-    prior[p] = std::log(parameter.prior);
-    precision[p] = 1 / (parameter.sigma * parameter.sigma);
-    low[p] = std::log(parameter.low);
-    high[p] = std::log(parameter.high);
-  }
+  const Priors priors(family.parameters);
   const Objective objective(family, rows, options.threads);
-  VectorXd logs = prior;
-  VectorXd residuals = objective.residuals(logs);
+  State state;
+  state.logs = priors.mean;
+  state.residuals = objective.residuals(state.logs);
+  state.cost = cost(rows, state.residuals, state.logs, priors.mean, priors.precision);
   FitSummary summary;
   summary.device = family.device;
   summary.rows = rows.size();
-  summary.mean_abs_error_before = mean_abs(residuals);
-  double best = cost(rows, residuals, logs, prior, precision);
-  double damping = 1e-3;
-  MatrixXd normal;
-  for (int round = 0; round < options.iterations_max; ++round) {
-    const MatrixXd jacobian = objective.jacobian(logs, residuals);
-    const VectorXd weights = robust_weights(rows, residuals);
-    normal = jacobian.transpose() * weights.asDiagonal() * jacobian;
-    normal.diagonal() += precision;
-    const VectorXd gradient = jacobian.transpose() * weights.cwiseProduct(residuals) +
-                              precision.cwiseProduct(logs - prior);
-    bool is_better = false;
-    double gain = 0;
-    for (int attempt = 0; attempt < 5 && !is_better; ++attempt) {
-      MatrixXd damped = normal;
-      damped.diagonal() *= 1 + damping;
-      const VectorXd moved = (logs - damped.ldlt().solve(gradient)).cwiseMax(low).cwiseMin(high);
-      const VectorXd tried = objective.residuals(moved);
-      const double value = cost(rows, tried, moved, prior, precision);
-      is_better = value < best;
-      if (is_better) {
-        gain = (best - value) / best;
-        best = value;
-        logs = moved;
-        residuals = tried;
-        damping *= 0.3;
-      } else {
-        damping *= 10;
-      }
-    }
+  summary.mean_abs_error_before = mean_abs(state.residuals);
+  double gain = 1;
+  while (gain > 1e-3 && summary.iterations < options.iterations_max) {
+    gain = improve(state, rows, objective, priors);
     ++summary.iterations;
     if (options.progress) {
       options.progress(fmt::format("{} round {}: cost {:.1f}, mean error {:.2f} %", family.device,
-                                   round + 1, best, 100 * mean_abs(residuals)));
+                                   summary.iterations, state.cost,
+                                   100 * mean_abs(state.residuals)));
     }
-    if (!is_better || gain < 1e-3) break;
   }
-  const MatrixXd covariance = normal.inverse();
+  const MatrixXd covariance = state.normal.inverse();
   std::map<std::string, int> groups;
   for (const PreparedRow& row : rows) ++groups[row.group];
   summary.groups = groups.size();
-  summary.mean_abs_error = mean_abs(residuals);
-  summary.median_abs_error = median_abs(residuals);
-  for (Eigen::Index p = 0; p < count; ++p) {
-    const FitParameter& parameter = family.parameters[static_cast<std::size_t>(p)];
+  summary.mean_abs_error = mean_abs(state.residuals);
+  summary.median_abs_error = median_abs(state.residuals);
+  for (std::size_t p = 0; p < family.parameters.size(); ++p) {
+    const FitParameter& parameter = family.parameters[p];
+    const auto at = static_cast<Eigen::Index>(p);
     summary.parameters.push_back(
-        {parameter, std::exp(logs[p]), std::sqrt(covariance(p, p)) / parameter.sigma});
+        {parameter, std::exp(state.logs[at]), std::sqrt(covariance(at, at)) / parameter.sigma});
   }
   return summary;
 }

@@ -55,6 +55,10 @@ TEST(Yaml, RefusesBadSyntaxMissingFilesAndBombs) {
   EXPECT_EQ(refusal([] { Yaml::load("/no/such/file.yaml"); }), "/no/such/file.yaml: no such file");
   EXPECT_THAT(refusal([] { Yaml::parse(std::string(100000, '['), "s.yaml"); }),
               HasSubstr("nested too deeply"));
+  EXPECT_EQ(refusal([] { Yaml::parse("a: 1\nb: \"x\xff\"\n", "s.yaml"); }),
+            "s.yaml:2: text that is not UTF-8");
+  EXPECT_EQ(Yaml::parse("a: \u00e9\u20ac\U0001f600\n", "s.yaml").at("a").as_string(),
+            "\u00e9\u20ac\U0001f600");
   std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
   for (int i = 1; i < 10; ++i) {
     bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [";

@@ -28,8 +28,9 @@ struct Prediction {
 /// ContractViolation if the verifier refuses the Program (memory aside).
 Prediction predict(const planner::Plan& plan, const PredictOptions& options);
 
-/// Sets plan.message_cost to the predicted time of a stage's message over that of a chunk's forward,
-/// both on an idle cluster, to three digits; plans that break laws or have one stage keep theirs.
+/// Sets plan.message_cost to the predicted time of a stage's message over that of a chunk's
+/// forward, both on an idle cluster, to three digits; plans that break laws or have one stage keep
+/// theirs.
 void set_message_cost(planner::Plan& plan);
 
 /// Lowers and verifies; throws as predict does.
