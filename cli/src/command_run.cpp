@@ -1,8 +1,10 @@
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -115,6 +117,7 @@ int run_worker(const std::vector<std::string>& arguments) {
   const pid_t child = ::fork();
   if (child < 0) throw Error(ErrorCode::Io, fmt::format("fork: {}", std::strerror(errno)));
   if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // no worker outlives a killed command
     // Standard output belongs to this command's answer; the worker's progress goes beside it.
     ::dup2(STDERR_FILENO, STDOUT_FILENO);
     ::execv(worker.c_str(), values.data());

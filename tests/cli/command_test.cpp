@@ -1,0 +1,154 @@
+// The command as a user meets it: exit statuses, one clear message, one JSON document.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "foresail/base/document.h"
+
+namespace foresail {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int status = -1;
+  std::string out, error;
+};
+
+fs::path scratch(const std::string& name) {
+  return fs::path(::testing::TempDir()) / name;
+}
+
+Outcome foresail(const std::string& arguments) {
+  const fs::path error = scratch("command_stderr.txt");
+  const std::string line =
+      std::string(FORESAIL_COMMAND) + " " + arguments + " 2>" + error.string() + " </dev/null";
+  Outcome outcome;
+  FILE* pipe = ::popen(line.c_str(), "r");
+  std::array<char, 4096> buffer{};
+  for (std::size_t got = 0; (got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
+    outcome.out.append(buffer.data(), got);
+  }
+  const int status = ::pclose(pipe);
+  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  outcome.error = read_file(error);
+  return outcome;
+}
+
+fs::path scenario(const std::string& layout) {
+  const fs::path path = scratch("command_scenario.yaml");
+  std::ofstream(path) << "foresail: 1\nmodel: gpt_tiny\ncluster: {name: selene, gpus: 16}\nlayout: "
+                      << layout << "\ntraining: {global_batch_size: 16, sequence_length: 128}\n";
+  return path;
+}
+
+constexpr const char* kLegal = "{tp: 2, dp: 4, pp: 2}";
+
+TEST(Command, SimulateAnswersWithTheContractsKeys) {
+  const Outcome outcome = foresail("simulate --json " + scenario(kLegal).string());
+  ASSERT_EQ(outcome.status, 0) << outcome.error;
+  const Document result = Document::parse(outcome.out);
+  for (const char* key :
+       {"iteration_time_s", "interval_50", "interval_90", "tokens_per_s", "tokens_per_s_per_gpu",
+        "mfu", "hfu", "model_tflops_per_gpu", "memory_bytes", "breakdown_s", "network", "fidelity",
+        "seed", "version", "plan_digest", "program_digest", "simulator"}) {
+    EXPECT_TRUE(result.contains(key)) << key;
+  }
+  double sum = 0;
+  for (const char* key : {"compute", "tp_exposed", "cp_exposed", "ep_exposed", "pp_exposed",
+                          "dp_exposed", "bubble", "optimizer", "data", "other"}) {
+    sum += result.at("breakdown_s").at(key).get<double>();
+  }
+  EXPECT_NEAR(sum, result.at("iteration_time_s").get<double>(), 1e-9);
+  for (const char* key : {"events", "cpu_s", "wall_s", "peak_rss_bytes"}) {
+    EXPECT_TRUE(result.at("simulator").contains(key)) << key;
+  }
+}
+
+TEST(Command, InfeasibleIsStatusThreeWithReasonsAndWritesNothing) {
+  const fs::path plan = scratch("command_none.yaml");
+  const Outcome outcome =
+      foresail("plan " + scenario("{tp: 3, dp: 4, pp: 2}").string() + " -o " + plan.string());
+  EXPECT_EQ(outcome.status, 3);
+  EXPECT_THAT(outcome.out, HasSubstr("heads 4 % tp 3 = 1, must be 0"));
+  EXPECT_FALSE(fs::exists(plan));
+}
+
+TEST(Command, WrongInputIsStatusTwoWithFileLineAndKey) {
+  const Outcome outcome = foresail("simulate " + scenario("{tp: 2, dpp: 4}").string());
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.error,
+              HasSubstr("command_scenario.yaml:4: layout.dpp: unknown key; did you mean \"dp\"?"));
+  EXPECT_TRUE(outcome.out.empty());
+  EXPECT_EQ(foresail("simulate /no/such/file.yaml").status, 2);
+  EXPECT_EQ(foresail("frobnicate").status, 2);
+  EXPECT_EQ(foresail("simulate --fidelity packet " + scenario(kLegal).string()).status, 2);
+  EXPECT_EQ(foresail("validate --rows " + scenario(kLegal).string()).status, 2);
+}
+
+TEST(Command, PlanThenSimulateGivesTheScenariosStep) {
+  const fs::path plan = scratch("command_plan.yaml");
+  const fs::path file = scenario(kLegal);
+  ASSERT_EQ(foresail("plan " + file.string() + " -o " + plan.string()).status, 0);
+  const Document a = Document::parse(foresail("simulate --json " + file.string()).out);
+  const Document b = Document::parse(foresail("simulate --json " + plan.string()).out);
+  for (const char* key : {"iteration_time_s", "plan_digest", "program_digest"}) {
+    EXPECT_EQ(a.at(key), b.at(key)) << key;
+  }
+  std::string edited = read_file(plan);
+  edited.replace(edited.find("seed: 1"), 7, "seed: 2");
+  write_file(plan, edited);
+  const Outcome refused = foresail("simulate " + plan.string());
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.error, HasSubstr("the plan was edited"));
+}
+
+TEST(Command, SameInputSameBytes) {
+  const fs::path first = scratch("first_trace.json");
+  const fs::path second = scratch("second_trace.json");
+  const std::string file = scenario(kLegal).string();
+  ASSERT_EQ(foresail("simulate " + file + " --trace-ranks all --trace " + first.string()).status,
+            0);
+  ASSERT_EQ(
+      foresail("simulate " + file + " --threads 3 --trace-ranks all --trace " + second.string())
+          .status,
+      0);
+  EXPECT_EQ(read_file(first), read_file(second));
+}
+
+double children_cpu_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_CHILDREN, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kStartSeconds = 0.5;  // instrumented
+#else
+constexpr double kStartSeconds = 0.020;  // the shell that starts it included
+#endif
+
+TEST(Command, StartsInUnderTwentyMillisecondsOfCpu) {
+  double fastest = 1;
+  for (int i = 0; i < 10; ++i) {
+    const double before = children_cpu_seconds();
+    ASSERT_EQ(foresail("--version").status, 0);
+    fastest = std::min(fastest, children_cpu_seconds() - before);
+  }
+  EXPECT_LT(fastest, kStartSeconds);
+}
+
+}  // namespace
+}  // namespace foresail
