@@ -17,6 +17,14 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+// A folder of this test alone: tests run beside each other.
+std::filesystem::path folder() {
+  const std::string name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  const auto path = std::filesystem::path(::testing::TempDir()) / "foresail_scenario_test" / name;
+  std::filesystem::create_directories(path);
+  return path;
+}
+
 // A legal scenario, with one line replaced.
 class ScenarioText {
  public:
@@ -34,7 +42,7 @@ class ScenarioText {
     return *this;
   }
   std::filesystem::path write() const {
-    const auto path = std::filesystem::path(::testing::TempDir()) / "scenario_under_test.yaml";
+    const auto path = folder() / "scenario_under_test.yaml";
     std::ofstream out(path);
     for (const std::string& line : lines_) out << line << "\n";
     return path;
@@ -126,7 +134,7 @@ TEST(Scenario, OutOfMemoryIsAnAnswerWithItsParts) {
 
 TEST(Scenario, APlanFileGivesTheScenariosAnswer) {
   const Scenario scenario = load_scenario(ScenarioText().write());
-  const auto path = std::filesystem::path(::testing::TempDir()) / "plan_under_test.yaml";
+  const auto path = folder() / "plan_under_test.yaml";
   planner::save_plan(scenario.plan, path);
   const Scenario again = load_scenario(path);
   EXPECT_TRUE(again.is_plan_file);
@@ -138,11 +146,11 @@ TEST(Scenario, APlanFileGivesTheScenariosAnswer) {
 }
 
 TEST(Scenario, ForesailDataComesFirst) {
-  const auto folder = std::filesystem::path(::testing::TempDir()) / "own_data";
-  std::filesystem::create_directories(folder / "models");
-  std::ofstream(folder / "models" / "gpt_tiny.yaml")
+  const auto data = folder() / "own_data";
+  std::filesystem::create_directories(data / "models");
+  std::ofstream(data / "models" / "gpt_tiny.yaml")
       << "name: mine\nlayers: 2\nhidden: 64\nheads: 4\nvocab: 256\n";
-  ::setenv("FORESAIL_DATA", folder.c_str(), 1);
+  ::setenv("FORESAIL_DATA", data.c_str(), 1);
   const Scenario scenario = load_scenario(ScenarioText().write());
   ::unsetenv("FORESAIL_DATA");
   EXPECT_EQ(scenario.plan.model.layers, 2);
