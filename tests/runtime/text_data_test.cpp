@@ -16,7 +16,9 @@ namespace fs = std::filesystem;
 class TextFolder : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) / "foresail_text_data";
+    folder_ = fs::path(testing::TempDir()) /
+              ("foresail_text_data_" +
+               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
     fs::remove_all(folder_);
     fs::create_directories(folder_);
   }
