@@ -12,7 +12,8 @@ namespace {
 using testing::EndsWith;
 
 std::filesystem::path temporary(const std::string& name) {
-  return std::filesystem::path(testing::TempDir()) / ("foresail_" + name);
+  const std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
+  return std::filesystem::path(testing::TempDir()) / ("foresail_" + test + "_" + name);
 }
 
 Profile example() {
