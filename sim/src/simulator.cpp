@@ -22,6 +22,14 @@ topologies::NetworkOptions effective(const SimulatorOptions& options) {
   return network;
 }
 
+// What collectives beside a training step reach, fitted on published steps.
+LineEfficiency in_training(const topologies::Cluster& cluster) {
+  LineEfficiency efficiency;
+  efficiency.nvlink = cluster.device().constants.nvlink;
+  efficiency.nic = cluster.device().constants.nic;
+  return efficiency;
+}
+
 // The most utilised links between switches first, then those of NICs and inside nodes.
 std::vector<LinkLoad> most_loaded(const Network& network, Duration iteration) {
   std::vector<LinkLoad> switches;
@@ -31,12 +39,12 @@ std::vector<LinkLoad> most_loaded(const Network& network, Duration iteration) {
     const PipeId pipe{p};
     if (fluid.carried(pipe) <= 0) continue;
     LinkLoad load;
-    load.name = network.pipe_name(pipe);
+    load.name = network.paths().pipe_name(pipe);
     if (load.name.empty()) continue;
     load.carried = Bytes(static_cast<std::int64_t>(fluid.carried(pipe)));
     load.utilisation = fluid.carried(pipe) / (fluid.capacity(pipe) * to_seconds(iteration));
     load.sharers_max = fluid.sharers_max(pipe);
-    (network.is_between_switches(pipe) ? switches : edges).push_back(std::move(load));
+    (network.paths().is_between_switches(pipe) ? switches : edges).push_back(std::move(load));
   }
   for (std::vector<LinkLoad>* loads : {&switches, &edges}) {
     std::ranges::stable_sort(*loads, [](const LinkLoad& a, const LinkLoad& b) {
@@ -70,7 +78,7 @@ StepOutcome Simulator::run(const program::Program& program,
                                                        device.value, cluster_.device_count()));
     }
   }
-  Network network(cluster_, effective(options_), options_.seed);
+  Network network(cluster_, effective(options_), in_training(cluster_), options_.seed);
   Units units = make_units(program, placement, cluster_, options_, network);
   StepEngine engine({program, placement, cluster_, options_}, network, std::move(units));
   engine.run();
@@ -86,13 +94,13 @@ Duration Simulator::kernel(const Kernel& kernel, DeviceId) const {
 Duration Simulator::collective(Collective kind, Bytes bytes,
                                std::span<const DeviceId> devices) const {
   if (devices.size() < 2) return Duration{};
-  Network network(cluster_, effective(options_), options_.seed);
+  Network network(cluster_, effective(options_), in_training(cluster_), options_.seed);
   return network.alone(network.collective(kind, bytes, devices, 1));
 }
 
 Duration Simulator::message(Bytes bytes, DeviceId from, DeviceId to) const {
   if (from == to) return Duration{};
-  Network network(cluster_, effective(options_), options_.seed);
+  Network network(cluster_, effective(options_), in_training(cluster_), options_.seed);
   return network.alone(network.message(from, to, bytes));
 }
 

@@ -64,8 +64,8 @@ std::vector<int> message_hops(const Program& program, const Placement& placement
     for (const int peer : {(stage + 1) % stages, (stage + stages - 1) % stages}) {
       const Unit to = make_unit(program, peer, replica);
       for (std::size_t i = 0; i < from.ranks.size(); ++i) {
-        hops.push_back(
-            network.hops(placement.device_of[from.ranks[i]], placement.device_of[to.ranks[i]]));
+        hops.push_back(network.paths().hops(placement.device_of[from.ranks[i]],
+                                            placement.device_of[to.ranks[i]]));
       }
     }
   }
@@ -81,7 +81,7 @@ std::string why_not_folded(const Program& program, const Placement& placement,
   if (has_fabric && network.options().routing == topologies::Routing::Ecmp) {
     return "hashed routes differ between replicas (routing: ecmp)";
   }
-  if (has_fabric && !network.is_non_blocking()) return "the fabric is oversubscribed";
+  if (has_fabric && !network.paths().is_non_blocking()) return "the fabric is oversubscribed";
   return shared_between_replicas(program, placement, cluster);
 }
 

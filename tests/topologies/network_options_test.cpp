@@ -28,7 +28,15 @@ TEST(NetworkOptions, AbsentKeysKeepTheDefaults) {
 }
 
 TEST(NetworkOptions, DocumentReadsBackEqual) {
-  const NetworkOptions options{Routing::Ecmp, Hash::Toeplitz, HashSeeds::PerTier, 4, true};
+  NetworkOptions options;
+  options.routing = Routing::Adaptive;
+  options.hash = Hash::Toeplitz;
+  options.hash_seeds = HashSeeds::PerTier;
+  options.qps_per_connection = 4;
+  options.split_data = options.hash_queue_pair = true;
+  options.sharing = Sharing::Pfc;
+  options.tolerance = 1e-3;
+  options.nccl = {Algorithm::NvlsTree, Protocol::Ll128, 8, 0, false, false, 22, 5, true};
   EXPECT_EQ(read_text(to_yaml(to_document(options))), options);
 }
 
@@ -38,6 +46,9 @@ TEST(NetworkOptions, ComplaintsNameTheKey) {
               StartsWith("scenario.yaml:1: hash: \"md5\" is not one of crc, toeplitz, xor"));
   EXPECT_THAT(complaint("{qps_per_connection: 0}"),
               StartsWith("scenario.yaml:1: qps_per_connection: 0 is outside [1, 128]"));
+  EXPECT_THAT(complaint("{nccl: {ib_timeout: 32}}"),
+              StartsWith("scenario.yaml:1: nccl.ib_timeout: 32 is outside [1, 31]"));
+  EXPECT_THAT(complaint("{tolerance: 0.5}"), StartsWith("scenario.yaml:1: tolerance: "));
   EXPECT_THAT(complaint("{route: ecmp}"), StartsWith("scenario.yaml:1: route: unknown key"));
 }
 

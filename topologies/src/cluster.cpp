@@ -146,6 +146,8 @@ std::string Vertex::name() const {
       return fmt::format("node{}.nvswitch", node);
     case VertexKind::Host:
       return fmt::format("node{}.host", node);
+    case VertexKind::Pcie:
+      return fmt::format("node{}.pcie{}", node, index);
     case VertexKind::Nic:
       return fmt::format("node{}.nic{}", node, index);
     case VertexKind::Switch:

@@ -1,16 +1,16 @@
 /// \file
-/// The cluster's links as pipes, and the routes of messages and rings over them.
+/// Messages and collectives as flows over the paths of the cluster.
 #pragma once
 
 #include <map>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "foresail/base/id.h"
 #include "foresail/base/kernel.h"
 #include "foresail/base/units.h"
 #include "foresail/sim/fluid_network.h"
+#include "foresail/sim/paths.h"
 #include "foresail/topologies/cluster.h"
 #include "foresail/topologies/network_options.h"
 
@@ -25,13 +25,13 @@ struct TransferPlan {
   int hops = 0;  ///< switches on the longest way
 };
 
-/// Efficiencies (topologies::CostConstants): NIC links carry `nic` and NVLink `nvlink` of their
-/// line rate; switch-to-switch links 98 % (RoCEv2 headers at 4096-byte packets).
 class Network {
  public:
   /// `cluster` must outlive the network.
   Network(const topologies::Cluster& cluster, const topologies::NetworkOptions& options,
-          std::uint64_t seed);
+          const LineEfficiency& efficiency, std::uint64_t seed);
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
 
   /// A message between two devices over its own connection. Amount and latency are filled in by
   /// message(); the routes are made once per ordered pair and connection.
@@ -46,59 +46,35 @@ class Network {
   TransferPlan collective(Collective kind, Bytes bytes, std::span<const DeviceId> devices,
                           std::uint64_t connection);
 
-  /// Switches between two devices (0 within a node), without making a route.
-  int hops(DeviceId from, DeviceId to) const;
-
   /// Time of a transfer that meets no other.
   Duration alone(const TransferPlan& plan) const;
 
   FluidNetwork& fluid() { return fluid_; }
   const FluidNetwork& fluid() const { return fluid_; }
-  /// "node12.nic3->leaf5", "leaf5->aggregation (all)": for reports. Only pipes of the fabric.
-  std::string pipe_name(PipeId pipe) const;
-  bool is_between_switches(PipeId pipe) const;
-  /// True if no bundle of switch links can be the bottleneck of any traffic (spraying over a
-  /// fabric without oversubscription).
-  bool is_non_blocking() const { return is_non_blocking_; }
+  const Paths& paths() const { return paths_; }
   const topologies::NetworkOptions& options() const { return options_; }
 
   /// Adds a pipe that is not a link (cores of a host).
   PipeId add_resource(double capacity);
 
  private:
-  PipeId pipe_of(LinkId link);
-  PipeId bundle(VertexId from_side, const std::vector<LinkId>& links, const std::string& name);
-  void add_fabric_hashed(DeviceId from, DeviceId to, std::uint64_t connection, double weight,
-                         std::map<std::uint32_t, double>& load, int& hops);
-  void add_fabric_sprayed(DeviceId from, DeviceId to, double weight,
-                          std::map<std::uint32_t, double>& load, int& hops);
-  void add_edge(DeviceId from, DeviceId to, std::uint64_t connection, double weight,
-                std::map<std::uint32_t, double>& load, int& hops);
   std::vector<std::vector<DeviceId>> by_node(std::span<const DeviceId> devices) const;
   RouteId ring_route(const std::vector<std::vector<DeviceId>>& nodes, std::size_t channel,
                      std::uint64_t connection, int& hops);
   double slowest_edge(bool is_between_nodes) const;
-  std::uint32_t queue_pair(VertexId nic, std::uint64_t connection, bool is_sender);
-  std::uint32_t seed_of(VertexId at) const;
-  RouteId make_route(const std::map<std::uint32_t, double>& load);
+  RouteId make_route(const Load& load);
 
   const topologies::Cluster& cluster_;
   topologies::NetworkOptions options_;
-  std::uint64_t seed_;
+  LineEfficiency efficiency_;
   FluidNetwork fluid_;
-  std::vector<std::int32_t> pipe_of_link_;  // -1: no pipe yet
-  std::vector<LinkId> link_of_pipe_;
-  std::map<std::uint32_t, std::string> bundle_names_;
-  std::map<std::pair<std::uint32_t, int>, PipeId> bundles_;
-  std::map<std::uint32_t, std::uint32_t> next_qpn_;
-  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint32_t> qpns_;
+  Paths paths_;
   struct MessageRoutes {
     std::vector<RouteId> routes;
     int hops = 0;
   };
   std::map<std::pair<std::uint32_t, std::uint32_t>, MessageRoutes> messages_;
   std::map<std::uint64_t, std::pair<std::vector<RouteId>, int>> rings_;
-  bool is_non_blocking_ = false;
 };
 
 }  // namespace foresail::sim

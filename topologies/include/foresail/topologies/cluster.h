@@ -14,6 +14,7 @@
 #include "foresail/base/units.h"
 #include "foresail/base/yaml.h"
 #include "foresail/topologies/device.h"
+#include "foresail/topologies/graph.h"
 
 namespace foresail::topologies {
 
@@ -49,8 +50,6 @@ struct FabricSpec {
   Duration link_latency{};  ///< cable and switch, per hop
   friend bool operator==(const FabricSpec&, const FabricSpec&) = default;
 };
-
-enum class VertexKind { Device, NvSwitch, Host, Nic, Switch };
 
 struct Vertex {
   VertexKind kind = VertexKind::Switch;
@@ -163,11 +162,4 @@ namespace foresail {
 template <>
 inline constexpr auto kNames<topologies::PodOrder> = std::to_array<Named<topologies::PodOrder>>(
     {{topologies::PodOrder::Group, "group"}, {topologies::PodOrder::Rail, "rail"}});
-template <>
-inline constexpr auto kNames<topologies::VertexKind> =
-    std::to_array<Named<topologies::VertexKind>>({{topologies::VertexKind::Device, "device"},
-                                                  {topologies::VertexKind::NvSwitch, "nvswitch"},
-                                                  {topologies::VertexKind::Host, "host"},
-                                                  {topologies::VertexKind::Nic, "nic"},
-                                                  {topologies::VertexKind::Switch, "switch"}});
 }  // namespace foresail
