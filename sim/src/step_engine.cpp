@@ -1,5 +1,7 @@
 #include "step_engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -23,128 +25,33 @@ constexpr std::size_t index_of(Lane lane) {
 
 }  // namespace
 
-StepEngine::StepEngine(const Context& context, Network& network, Units units)
+StepEngine::StepEngine(const Context& context, Network& network, StepEvents& events, Units units,
+                       Launcher launcher)
     : context_(context),
       network_(network),
       units_(std::move(units)),
-      compute_(context.cluster.device(), context.options.profile) {
-  states_.resize(units_.units.size());
-  for (std::size_t u = 0; u < states_.size(); ++u) {
-    const auto stage = static_cast<std::size_t>(units_.units[u].stage);
-    const std::size_t ops = context_.program.stages[stage].ops.size();
-    states_[u].times.resize(ops);
-    states_[u].is_done.assign(ops, false);
-  }
+      compute_(context.cluster.device(), context.options.profile),
+      speed_(units_, context.placement, context.cluster, context.options),
+      events_(events),
+      launcher_(std::move(launcher)) {
   message_routes_.resize(units_.units.size());
   prepare_lanes();
   prepare_kernels();
   prepare_cores();
 }
 
-void StepEngine::prepare_lanes() {
-  lane_ops_.resize(context_.program.stages.size());
-  for (std::size_t s = 0; s < lane_ops_.size(); ++s) {
-    std::uint32_t id = 0;
-    for (const Op& each : context_.program.stages[s].ops) {
-      lane_ops_[s][index_of(each.lane)].push_back(id++);
-    }
+void StepEngine::start() {
+  FORESAIL_EXPECT(is_complete());
+  start_ = end_ = events_.now();
+  states_.assign(units_.units.size(), {});
+  for (std::size_t u = 0; u < states_.size(); ++u) {
+    const auto stage = static_cast<std::size_t>(units_.units[u].stage);
+    const std::size_t ops = context_.program.stages[stage].ops.size();
+    states_[u].times.resize(ops);
+    states_[u].is_done.assign(ops, false);
+    ops_left_ += ops;
   }
-}
-
-std::vector<DeviceId> StepEngine::devices_of(CommunicatorId communicator, RankId rank) const {
-  std::vector<DeviceId> devices;
-  for (const RankId member : context_.program.members(communicator, rank)) {
-    devices.push_back(context_.placement.device_of[member]);
-  }
-  return devices;
-}
-
-// A measured time of this host, interpolated between measured sizes; negative if none fits.
-Duration StepEngine::host_transfer(const std::string& kind, int ranks, Bytes bytes) const {
-  const program::Profile* profile = context_.options.profile;
-  if (profile == nullptr) return Duration(-1);
-  const program::TransferTiming* below = nullptr;
-  const program::TransferTiming* above = nullptr;
-  for (const program::TransferTiming& timing : profile->transfers) {
-    if (timing.kind != kind || timing.ranks != ranks) continue;
-    if (timing.bytes <= bytes && (below == nullptr || timing.bytes > below->bytes)) {
-      below = &timing;
-    }
-    if (timing.bytes >= bytes && (above == nullptr || timing.bytes < above->bytes)) {
-      above = &timing;
-    }
-  }
-  if (below == nullptr && above == nullptr) return Duration(-1);
-  if (below == nullptr) return above->time;
-  const auto wanted = static_cast<double>(bytes.count());
-  if (above == nullptr) {  // beyond the largest measured size: in proportion
-    return duration_from_seconds(to_seconds(below->time) * wanted /
-                                 static_cast<double>(below->bytes.count()));
-  }
-  const auto low = static_cast<double>(below->bytes.count());
-  const auto high = static_cast<double>(above->bytes.count());
-  const double at = high > low ? (wanted - low) / (high - low) : 0;
-  return duration_from_seconds(to_seconds(below->time) * (1 - at) + to_seconds(above->time) * at);
-}
-
-Duration StepEngine::collective_time(Collective kind, Bytes bytes,
-                                     std::span<const DeviceId> devices) {
-  const Duration measured =
-      host_transfer(std::string(to_string(kind)), static_cast<int>(devices.size()), bytes);
-  if (measured.count() >= 0) return measured;
-  std::uint64_t key = 0x7470;
-  for (const DeviceId device : devices) key = mix64(key ^ device.value);
-  return network_.alone(network_.collective(kind, bytes, devices, key));
-}
-
-// Collectives inside a pass are timed on the group of the stage's first simulated unit.
-void StepEngine::prepare_kernels() {
-  const program::Program& program = context_.program;
-  passes_.resize(program.kernel_lists.size());
-  std::vector<bool> is_known(passes_.size(), false);
-  const PassCost cost(compute_, context_.options.host_per_kernel);
-  for (std::size_t s = 0; s < program.stages.size(); ++s) {
-    const RankId rank = units_.units[units_.index(0, static_cast<int>(s))].ranks.front();
-    for (const Op& each : program.stages[s].ops) {
-      if (each.kind != OpKind::Compute || is_known[each.kernels.value]) continue;
-      is_known[each.kernels.value] = true;
-      const std::vector<Kernel>& kernels = program.kernel_lists[each.kernels.value].kernels;
-      std::vector<Duration> times(kernels.size());
-      for (std::size_t i = 0; i < kernels.size(); ++i) {
-        if (kernels[i].kind != KernelKind::Collective) continue;
-        for (std::uint32_t c = 0; c < program.communicators.size(); ++c) {
-          if (program.communicators[c].name != to_string(kernels[i].lane)) continue;
-          const std::vector<DeviceId> devices = devices_of(CommunicatorId{c}, rank);
-          if (devices.size() < 2) continue;
-          times[i] = collective_time(kernels[i].collective, kernels[i].bytes, devices);
-        }
-      }
-      passes_[each.kernels.value] = cost.timeline(kernels, times);
-      if (context_.options.profile != nullptr) {
-        passes_[each.kernels.value].duration += context_.options.profile->op_overhead;
-      }
-    }
-  }
-}
-
-// On a CPU host the compute of all units shares the host's cores; one rank uses at most one.
-void StepEngine::prepare_cores() {
-  const topologies::Cluster& cluster = context_.cluster;
-  if (cluster.device().kind != topologies::DeviceKind::Cpu || cluster.node().cores == 0) return;
-  std::vector<PipeId> hosts;
-  for (int n = 0; n < cluster.options().nodes; ++n) {
-    hosts.push_back(network_.add_resource(cluster.node().cores));
-  }
-  for (const Unit& unit : units_.units) {
-    std::map<std::uint32_t, double> demand;
-    for (const RankId rank : unit.ranks) {
-      const int node = cluster.node_of(context_.placement.device_of[rank]);
-      demand[hosts[static_cast<std::size_t>(node)].value] += 1;
-    }
-    std::vector<RouteEntry> entries = {{network_.add_resource(1.0), 1.0}};
-    for (const auto& [pipe, ranks] : demand) entries.push_back({PipeId{pipe}, ranks});
-    core_routes_.push_back(network_.fluid().add_route(entries));
-  }
+  for (std::uint32_t u = 0; u < units_.units.size(); ++u) advance(u);
 }
 
 const Op& StepEngine::op(OpRef ref) const {
@@ -184,7 +91,7 @@ void StepEngine::try_start(std::uint32_t unit, Lane lane) {
       break;
     case OpKind::Host:
       mark_started(ref);
-      events_.schedule_at(events_.now(), {EventKind::OpDone, ref.unit, ref.op});
+      schedule(events_.now(), EventKind::OpDone, ref.unit, ref.op);
       break;
     case OpKind::Send:
     case OpKind::Recv:
@@ -209,13 +116,16 @@ void StepEngine::start_compute(OpRef ref) {
     span = duration_from_seconds(to_seconds(span) *
                                  context_.cluster.device().constants.overlap_slowdown);
   }
+  span = speed_.jittered(ref.unit, ref.op, span);
   if (core_routes_.empty() || span.count() == 0) {
-    events_.schedule_at(events_.now() + span, {EventKind::OpDone, ref.unit, ref.op});
+    schedule(speed_.end_of(ref.unit, events_.now(), span), EventKind::OpDone, ref.unit, ref.op);
     return;
   }
+  span = speed_.end_of(ref.unit, events_.now(), span) - events_.now();
   const std::uint32_t id = new_transfer({ref}, Duration{});
   transfers_[id].flows_left = 1;
-  network_.fluid().start(core_routes_[ref.unit], to_seconds(span), id, events_.now());
+  network_.fluid().start(core_routes_[ref.unit], to_seconds(span), flow_tag(context_.job, id),
+                         events_.now());
 }
 
 // Starts a message if both ends have it at the head of their pp lanes.
@@ -255,7 +165,7 @@ void StepEngine::start_message(OpRef sender, OpRef receiver) {
   const Duration measured = host_transfer("send", 2, send.bytes);
   if (measured.count() >= 0) {
     const std::uint32_t id = new_transfer({sender, receiver}, measured);
-    events_.schedule_at(events_.now() + measured, {EventKind::TransferDone, id, 0});
+    schedule(events_.now() + measured, EventKind::TransferDone, id);
     return;
   }
   const bool is_next = to.stage == (from.stage + 1) % units_.stages;
@@ -332,7 +242,7 @@ void StepEngine::start_collective(const Gathering& gathering) {
   }
   if (measured.count() >= 0) {
     const std::uint32_t id = new_transfer(gathering.ready, measured);
-    events_.schedule_at(events_.now() + measured, {EventKind::TransferDone, id, 0});
+    schedule(events_.now() + measured, EventKind::TransferDone, id);
     return;
   }
   std::vector<TransferPlan> plans;
@@ -347,7 +257,7 @@ void StepEngine::start_collective(const Gathering& gathering) {
       beside_compute ? 1 + context_.cluster.device().constants.overlap_inefficiency : 1;
   for (const TransferPlan& plan : plans) launch(id, plan.routes, plan.amount * scale);
   if (transfers_[id].flows_left == 0) {
-    events_.schedule_at(events_.now() + latency, {EventKind::TransferDone, id, 0});
+    schedule(events_.now() + latency, EventKind::TransferDone, id);
   }
 }
 
@@ -371,7 +281,7 @@ void StepEngine::launch(std::uint32_t transfer, std::span<const RouteId> routes,
   if (routes.empty()) return;
   if (context_.options.fidelity == Fidelity::Flow && amount >= kSharedBytes) {
     transfers_[transfer].flows_left += static_cast<std::uint32_t>(routes.size());
-    network_.fluid().start_together(routes, amount, transfer, events_.now());
+    launcher_({transfer, amount, routes});
     return;
   }
   double slowest = std::numeric_limits<double>::infinity();
@@ -379,11 +289,20 @@ void StepEngine::launch(std::uint32_t transfer, std::span<const RouteId> routes,
     slowest = std::min(slowest, network_.fluid().full_rate(route));
   }
   ++transfers_[transfer].flows_left;
-  events_.schedule_at(events_.now() + duration_from_seconds(amount / slowest),
-                      {EventKind::TransferDone, transfer, 1});
+  schedule(events_.now() + duration_from_seconds(amount / slowest), EventKind::FlowDone, transfer);
 }
 
-void StepEngine::finish_transfer(std::uint32_t transfer) {
+void StepEngine::op_done(std::uint32_t unit, std::uint32_t op) {
+  finish_op({unit, op});
+  advance(unit);
+}
+
+void StepEngine::flow_done(std::uint32_t transfer) {
+  if (--transfers_[transfer].flows_left > 0) return;
+  schedule(events_.now() + transfers_[transfer].latency, EventKind::TransferDone, transfer);
+}
+
+void StepEngine::transfer_done(std::uint32_t transfer) {
   Transfer done = std::move(transfers_[transfer]);
   free_transfers_.push_back(transfer);
   for (const OpRef ref : done.ops) finish_op(ref);
@@ -397,62 +316,38 @@ void StepEngine::finish_op(OpRef ref) {
   const std::size_t l = index_of(each.lane);
   state.times[ref.op].end = events_.now();
   state.is_done[ref.op] = true;
+  --ops_left_;
   state.is_busy[l] = false;
   ++state.head[l];
   if (each.kind == OpKind::Collective && each.lane == Lane::Dp) --state.transfers_active;
   end_ = std::max(end_, events_.now());
 }
 
-void StepEngine::run() {
-  for (std::uint32_t u = 0; u < units_.units.size(); ++u) advance(u);
-  FluidNetwork& fluid = network_.fluid();
-  for (;;) {
-    fluid.settle(events_.now());
-    const std::optional<SimTime> event = events_.next_time();
-    const std::optional<SimTime> flow = fluid.next_finish();
-    if (!event && !flow) break;
-    const SimTime now = !flow ? *event : !event ? *flow : std::min(*event, *flow);
-    bool is_moving = true;
-    while (is_moving) {
-      is_moving = false;
-      while (events_.next_time() == std::optional<SimTime>(now)) {
-        const Event next = events_.take_next();
-        is_moving = true;
-        if (next.kind == EventKind::OpDone) {
-          finish_op({next.a, next.b});
-          advance(next.a);
-        } else if (next.b == 0) {
-          finish_transfer(next.a);
-        } else if (--transfers_[next.a].flows_left == 0) {
-          events_.schedule_at(now + transfers_[next.a].latency,
-                              {EventKind::TransferDone, next.a, 0});
-        }
-      }
-      events_.advance_to(now);
-      while (fluid.next_finish() == std::optional<SimTime>(now)) {
-        const auto transfer = static_cast<std::uint32_t>(fluid.finish_next());
-        is_moving = true;
-        if (--transfers_[transfer].flows_left == 0) {
-          events_.schedule_at(now + transfers_[transfer].latency,
-                              {EventKind::TransferDone, transfer, 0});
-        }
-      }
-    }
-  }
-  for (const UnitState& state : states_) {
-    const bool is_complete = std::ranges::all_of(state.is_done, [](bool done) { return done; });
-    FORESAIL_EXPECT(is_complete);
-  }
+std::string StepEngine::describe(std::uint32_t transfer) const {
+  const OpRef ref = transfers_[transfer].ops.front();
+  const Unit& unit = units_.units[ref.unit];
+  const Op& each = op(ref);
+  std::string text = fmt::format("stage {} of replica {}: {}", unit.stage, unit.replica,
+                                 each.kind == OpKind::Collective ? to_string(each.collective)
+                                                                 : std::string_view("message"));
+  if (each.kind != OpKind::Collective) text += fmt::format(" of microbatch {}", each.microbatch);
+  return text;
 }
 
 StepOutcome StepEngine::outcome() const {
   StepOutcome result;
-  result.iteration = end_ - SimTime{};
+  FORESAIL_EXPECT(is_complete());
+  result.iteration = end_ - start_;
   if (context_.options.profile != nullptr) {
     result.iteration += context_.options.profile->step_overhead;
   }
   result.units = units_.units;
-  for (const UnitState& state : states_) result.op_times.push_back(state.times);
+  for (const UnitState& state : states_) {
+    std::vector<StepOutcome::OpTime>& times = result.op_times.emplace_back(state.times);
+    for (StepOutcome::OpTime& time : times) {
+      time = {SimTime{} + (time.start - start_), SimTime{} + (time.end - start_)};
+    }
+  }
   for (const PassTimeline& pass : passes_) {
     std::vector<StepOutcome::OpTime>& times = result.kernel_times.emplace_back();
     for (const PassTimeline::Interval& interval : pass.kernels) {
@@ -460,7 +355,6 @@ StepOutcome StepEngine::outcome() const {
     }
   }
   result.fold_note = units_.note;
-  result.events = events_.taken();
   result.solves = network_.fluid().solves();
   result.solved_flows = network_.fluid().solved_flows();
   return result;

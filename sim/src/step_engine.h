@@ -1,19 +1,22 @@
 /// \file
-/// Runs one step: every unit's lanes in order, messages and collectives over the network.
+/// One step of one job: every unit's lanes in order, messages and collectives over the network.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "foresail/program/placement.h"
 #include "foresail/program/program.h"
 #include "foresail/sim/compute_cost.h"
-#include "foresail/sim/event_queue.h"
 #include "foresail/sim/network.h"
 #include "foresail/sim/simulator.h"
+#include "step_event.h"
+#include "unit_speed.h"
 #include "units.h"
 
 namespace foresail::sim {
@@ -25,12 +28,36 @@ class StepEngine {
     const program::Placement& placement;
     const topologies::Cluster& cluster;
     const SimulatorOptions& options;
+    std::uint16_t job = 0;  ///< in the tags of flows and in events
   };
-  StepEngine(const Context& context, Network& network, Units units);
+  /// A flow that the loop is to start for the engine: it may meet a link that is down.
+  struct Launch {
+    std::uint32_t transfer;
+    double amount;
+    std::span<const RouteId> routes;
+  };
+  using Launcher = std::function<void(const Launch&)>;
 
-  /// Runs to the end. Throws ContractViolation if the Program deadlocks (verify it first).
-  void run();
+  /// `events` and `network` must outlive the engine.
+  StepEngine(const Context& context, Network& network, StepEvents& events, Units units,
+             Launcher launcher);
+
+  /// Starts the step at the clock's now; again, once it is complete.
+  void start();
+  void op_done(std::uint32_t unit, std::uint32_t op);
+  /// One flow of a transfer has ended.
+  void flow_done(std::uint32_t transfer);
+  /// The last byte of a transfer has arrived.
+  void transfer_done(std::uint32_t transfer);
+
+  bool is_complete() const { return ops_left_ == 0; }
+  SimTime started() const { return start_; }
+  SimTime ended() const { return end_; }
+  const Units& units() const { return units_; }
+  /// Requires a complete step.
   StepOutcome outcome() const;
+  /// "job 0: stage 1 of replica 3, B of microbatch 4": who waits for a transfer.
+  std::string describe(std::uint32_t transfer) const;
 
  private:
   struct UnitState {
@@ -49,11 +76,6 @@ class StepEngine {
     std::uint32_t flows_left = 0;
     Duration latency{};
   };
-  enum class EventKind : std::uint32_t { OpDone, TransferDone };
-  struct Event {
-    EventKind kind;
-    std::uint32_t a, b;  ///< unit and op, or transfer
-  };
   /// Of all ranks of a unit to their peers, each carrying `share` of a rank's bytes.
   struct MessageRoutes {
     std::vector<RouteId> routes;
@@ -66,6 +88,9 @@ class StepEngine {
   };
   using GroupKey = std::pair<std::uint32_t, std::uint32_t>;  // communicator, group
 
+  void schedule(SimTime when, EventKind kind, std::uint32_t a, std::uint32_t b = 0) {
+    events_.schedule_at(when, {kind, context_.job, a, b});
+  }
   void prepare_lanes();
   void prepare_kernels();
   void prepare_cores();
@@ -86,7 +111,6 @@ class StepEngine {
   void launch(std::uint32_t transfer, std::span<const RouteId> routes, double amount);
   void mark_started(OpRef ref);
   void finish_op(OpRef ref);
-  void finish_transfer(std::uint32_t transfer);
   GroupKey group_of(OpRef ref) const;
   std::size_t group_size(OpRef ref) const;
   bool is_computing(std::uint32_t unit) const;
@@ -95,7 +119,9 @@ class StepEngine {
   Network& network_;
   Units units_;
   ComputeCost compute_;
-  EventQueue<Event> events_;
+  UnitSpeed speed_;
+  StepEvents& events_;
+  Launcher launcher_;
   std::vector<UnitState> states_;
   std::vector<std::array<std::vector<std::uint32_t>, kLaneCount>> lane_ops_;  // by stage
   std::vector<PassTimeline> passes_;                                          // by kernel list
@@ -104,7 +130,8 @@ class StepEngine {
   std::map<GroupKey, Gathering> gatherings_;
   std::vector<std::array<MessageRoutes, 2>> message_routes_;  // [unit][to next, to previous]
   std::vector<RouteId> core_routes_;                          // by unit; empty on GPUs
-  SimTime end_{};
+  std::size_t ops_left_ = 0;
+  SimTime start_{}, end_{};
 };
 
 }  // namespace foresail::sim
