@@ -5,14 +5,19 @@
 namespace foresail::sim {
 namespace {
 
-using Packed = std::array<std::uint8_t, 17>;  // addresses, ports, protocol, seed
+/// Addresses, ports, protocol, seed; and the queue pair where it is hashed.
+struct Packed {
+  std::array<std::uint8_t, 21> bytes{};
+  std::size_t size = 0;
+  const std::uint8_t* begin() const { return bytes.data(); }
+  const std::uint8_t* end() const { return bytes.data() + size; }
+};
 
 Packed pack(const FiveTuple& tuple, std::uint32_t seed) {
-  Packed bytes{};
-  std::size_t at = 0;
+  Packed packed;
   const auto put = [&](std::uint32_t value, int count) {
     for (int i = count - 1; i >= 0; --i) {
-      bytes[at++] = static_cast<std::uint8_t>(value >> (8u * static_cast<unsigned>(i)));
+      packed.bytes[packed.size++] = static_cast<std::uint8_t>(value >> (8u * static_cast<unsigned>(i)));
     }
   };
   put(tuple.source, 4);
@@ -21,7 +26,8 @@ Packed pack(const FiveTuple& tuple, std::uint32_t seed) {
   put(tuple.destination_port, 2);
   put(17, 1);  // UDP
   put(seed, 4);
-  return bytes;
+  if (tuple.queue_pair != 0) put(tuple.queue_pair, 4);
+  return packed;
 }
 
 constexpr std::array<std::uint32_t, 256> crc_table() {
@@ -64,7 +70,7 @@ std::uint32_t toeplitz(const Packed& bytes) {
 std::uint32_t xor_fold(const FiveTuple& tuple, std::uint32_t seed) {
   const std::uint32_t ports =
       (std::uint32_t{tuple.source_port} << 16u) | std::uint32_t{tuple.destination_port};
-  std::uint32_t value = tuple.source ^ tuple.destination ^ ports ^ seed;
+  std::uint32_t value = tuple.source ^ tuple.destination ^ ports ^ seed ^ tuple.queue_pair;
   value ^= value >> 16u;
   value ^= value >> 8u;
   return value;

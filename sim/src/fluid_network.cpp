@@ -5,54 +5,123 @@
 #include <limits>
 
 #include "foresail/base/error.h"
+#include "foresail/base/rng.h"
+#include "water_fill.h"
 
 namespace foresail::sim {
 namespace {
 
-// Relative difference below which two rates are the same: solver noise, far under a picosecond in
-// a transfer of a second.
-constexpr double kSame = 1e-9;
+// A pipe whose flows would exceed it by less than this needs no solve: rounding, not contention.
+constexpr double kSlack = 1e-9;
 constexpr double kPotentialScale = 1e3;
+constexpr std::uint64_t kSecondHash = 0x5bd1e9955bd1e995ULL;
 
 bool later(const auto& a, const auto& b) {
   return a.when != b.when ? a.when > b.when : a.sequence > b.sequence;
 }
 
-bool higher(const auto& a, const auto& b) {
-  return a.level != b.level ? a.level > b.level : a.id > b.id;
+std::int64_t potential_of(double capacity) {
+  return static_cast<std::int64_t>(capacity * kPotentialScale * (1 + kSlack));
 }
 
 }  // namespace
+
+FluidNetwork::FluidNetwork(const FluidOptions& options)
+    : options_(options),
+      same_(std::max(options.tolerance, 1e-9)),
+      scratch_(std::make_unique<WaterFill>()) {
+  FORESAIL_EXPECT(options.tolerance >= 0);
+  FORESAIL_EXPECT(options.tolerance < 1);
+}
+
+FluidNetwork::~FluidNetwork() = default;
+FluidNetwork::FluidNetwork(FluidNetwork&&) noexcept = default;
+FluidNetwork& FluidNetwork::operator=(FluidNetwork&&) noexcept = default;
 
 PipeId FluidNetwork::add_pipe(double capacity) {
   FORESAIL_EXPECT(capacity > 0);
   Pipe pipe;
   pipe.capacity = capacity;
-  loads_.push_back({0, static_cast<std::int64_t>(capacity * kPotentialScale * (1 + kSame))});
+  loads_.push_back({0, potential_of(capacity)});
+  limits_.emplace_back();
   pipes_.push_back(std::move(pipe));
   return PipeId{static_cast<std::uint32_t>(pipes_.size() - 1)};
 }
 
-RouteId FluidNetwork::add_route(std::span<const RouteEntry> entries) {
+RouteId FluidNetwork::add_route(std::span<const RouteEntry> entries, const RouteOptions& options) {
   FORESAIL_EXPECT(!entries.empty());
+  FORESAIL_EXPECT(options.share > 0);
+  FORESAIL_EXPECT(options.cap > 0);
   Route route;
   route.begin = static_cast<std::uint32_t>(entries_.size());
-  route.full_rate = std::numeric_limits<double>::infinity();
+  route.share = options.share;
+  route.cap = options.cap / options.share;
   for (const RouteEntry& entry : entries) {
     FORESAIL_EXPECT(entry.weight > 0);
-    const double alone = pipes_[entry.pipe.value].capacity / entry.weight;
-    if (alone < route.full_rate) {
-      route.full_rate = alone;
-      route.narrowest = entry.pipe;
-    }
-    entries_.push_back({entry.pipe, entry.weight, 0});
-  }
-  for (std::size_t i = route.begin; i < entries_.size(); ++i) {
-    entries_[i].potential = std::llround(entries_[i].weight * route.full_rate * kPotentialScale);
+    entries_.push_back({entry.pipe, entry.weight * options.share, 0});
   }
   route.end = static_cast<std::uint32_t>(entries_.size());
+  find_full_rate(route);
   routes_.push_back(route);
   return RouteId{static_cast<std::uint32_t>(routes_.size() - 1)};
+}
+
+void FluidNetwork::find_full_rate(Route& route) {
+  route.full_rate = route.cap;
+  route.narrowest = kNoPipe;
+  for (std::size_t i = route.begin; i < route.end; ++i) {
+    const double alone = pipes_[entries_[i].pipe.value].capacity / entries_[i].weight;
+    if (alone < route.full_rate) {
+      route.full_rate = alone;
+      route.narrowest = entries_[i].pipe;
+    }
+  }
+  for (std::size_t i = route.begin; i < route.end; ++i) {
+    entries_[i].potential = std::llround(entries_[i].weight * route.full_rate * kPotentialScale);
+  }
+}
+
+std::vector<RouteEntry> FluidNetwork::route(RouteId id) const {
+  const Route& found = routes_[id.value];
+  std::vector<RouteEntry> made;
+  for (std::size_t i = found.begin; i < found.end; ++i) {
+    made.push_back({entries_[i].pipe, entries_[i].weight / found.share});
+  }
+  return made;
+}
+
+void FluidNetwork::set_capacity(PipeId pipe, double capacity, SimTime now) {
+  FORESAIL_EXPECT(capacity >= 0);
+  Pipe& changed = pipes_[pipe.value];
+  if (changed.capacity == capacity) return;
+  settle(now);  // what changed before ran until now on the old capacity
+  // Take the flows on the pipe out of the potentials, and mark what they may release.
+  for (const User& user : changed.users) {
+    for (const Entry& entry : entries(flows_[user.flow])) {
+      if (is_hot(entry.pipe)) dirty_.push_back(entry.pipe);
+    }
+  }
+  for (const User& user : changed.users) {
+    for (const Entry& entry : entries(flows_[user.flow])) {
+      loads_[entry.pipe.value].potential -= entry.potential;
+    }
+    pending_.push_back(user.flow);
+  }
+  changed.capacity = capacity;
+  loads_[pipe.value].potential_max = potential_of(capacity);
+  for (Route& route : routes_) {
+    const bool is_on = std::any_of(entries_.begin() + route.begin, entries_.begin() + route.end,
+                                   [pipe](const Entry& entry) { return entry.pipe == pipe; });
+    if (is_on) find_full_rate(route);
+  }
+  for (const User& user : changed.users) {
+    for (const Entry& entry : entries(flows_[user.flow])) {
+      loads_[entry.pipe.value].potential += entry.potential;
+    }
+  }
+  ++epoch_;
+  remembered_.clear();
+  remembered_count_ = 0;
 }
 
 // Puts a flow on its pipes; with a rate if nothing there is contended, else pending.
@@ -68,20 +137,24 @@ std::uint32_t FluidNetwork::admit(RouteId route, double amount, std::uint64_t ta
   }
   Flow& flow = flows_[id];
   flow.route = route;
-  flow.amount = flow.remaining = amount;
+  flow.amount = flow.remaining = amount / routes_[route.value].share;
   flow.rate = 0;
   flow.updated = now;
   flow.tag = tag;
   flow.rider = kNobody;
   flow.is_active = true;
+  flow.slowed_by = kNoPipe;
   ++flow.version;
+  ++active_;
+  pattern_low_ += mix64(route.value);
+  pattern_high_ += mix64(route.value ^ kSecondHash);
   bool is_contended = false;
   for (const Entry& entry : entries(flow)) {
     loads_[entry.pipe.value].potential += entry.potential;
     pipes_[entry.pipe.value].users.push_back({id, entry.weight});
     is_contended = is_contended || is_hot(entry.pipe);
   }
-  if (is_contended) {
+  if (is_contended || routes_[route.value].full_rate <= 0) {
     pending_.push_back(id);
   } else {
     flow.rate = routes_[route.value].full_rate;
@@ -166,12 +239,16 @@ std::uint64_t FluidNetwork::finish_next() {
   const bool has_one = next_finish().has_value();
   FORESAIL_EXPECT(has_one);
   const std::uint32_t id = live_member(finishes_.front());
-  leave(id);
+  leave(id, finishes_.front().when);
   return flows_[id].tag;
 }
 
-void FluidNetwork::leave(std::uint32_t id) {
+void FluidNetwork::leave(std::uint32_t id, SimTime now) {
   Flow& flow = flows_[id];
+  slow(flow, kNoPipe, now);
+  --active_;
+  pattern_low_ -= mix64(flow.route.value);
+  pattern_high_ -= mix64(flow.route.value ^ kSecondHash);
   for (const Entry& entry : entries(flow)) {
     Pipe& pipe = pipes_[entry.pipe.value];
     if (is_hot(entry.pipe)) dirty_.push_back(entry.pipe);
@@ -186,161 +263,44 @@ void FluidNetwork::leave(std::uint32_t id) {
   if (!flow.is_chained) free_.push_back(id);
 }
 
-void FluidNetwork::join(std::uint32_t id) {
-  Flow& flow = flows_[id];
-  if (flow.stamp == solve_) return;
-  flow.stamp = solve_;
-  flow.new_rate = -1;
-  set_.push_back(id);
+FluidNetwork::Stopped FluidNetwork::stop(FlowId id, SimTime now) {
+  Flow& flow = flows_[id.value];
+  FORESAIL_EXPECT(flow.is_active);
+  set_rate(flow, flow.rate, now);
+  const Stopped stopped{flow.route, flow.tag, flow.remaining * routes_[flow.route.value].share};
+  flow.amount -= flow.remaining;
+  ++flow.version;
+  std::erase(pending_, id.value);
+  leave(id.value, now);
+  return stopped;
 }
 
-// The hot pipes of the set's members from index `from` on.
-void FluidNetwork::touch_pipes(std::size_t from) {
-  for (std::size_t i = from; i < set_.size(); ++i) {
-    for (const Entry& entry : entries(flows_[set_[i]])) {
-      Pipe& pipe = pipes_[entry.pipe.value];
-      if (!is_hot(entry.pipe) || pipe.stamp == solve_) continue;
-      pipe.stamp = solve_;
-      touched_.push_back(entry.pipe.value);
-    }
-  }
+std::vector<FlowId> FluidNetwork::flows_on(PipeId pipe) const {
+  std::vector<FlowId> flows;
+  for (const User& user : pipes_[pipe.value].users) flows.push_back(FlowId{user.flow});
+  std::ranges::sort(flows);
+  return flows;
 }
 
-void FluidNetwork::freeze(std::uint32_t id, double rate, PipeId bottleneck) {
-  Flow& flow = flows_[id];
-  flow.new_rate = rate;
-  flow.bottleneck = bottleneck;
-  for (const Entry& entry : entries(flow)) {
-    Pipe& pipe = pipes_[entry.pipe.value];
-    if (pipe.stamp != solve_) continue;
-    pipe.fixed += entry.weight * rate;
-    pipe.free_weight -= entry.weight;
-    --pipe.free_users;
+double FluidNetwork::carried(PipeId pipe, SimTime now) const {
+  double sum = pipes_[pipe.value].carried;
+  for (const User& user : pipes_[pipe.value].users) {
+    const Flow& flow = flows_[user.flow];
+    const double sent = flow.amount - flow.remaining + flow.rate * to_seconds(now - flow.updated);
+    sum += user.weight * std::min(flow.amount, sent);
   }
+  return sum;
 }
 
-// Water-fills the set with all other flows fixed at their rates.
-void FluidNetwork::fill() {
-  const auto order = [](const Key& a, const Key& b) { return higher(a, b); };
-  const auto level_of = [](const Pipe& pipe) {
-    return std::max(0.0, pipe.capacity - pipe.fixed) / pipe.free_weight;
-  };
-  keys_.clear();
-  for (const std::uint32_t p : touched_) {
-    Pipe& pipe = pipes_[p];
-    pipe.fixed = pipe.free_weight = 0;
-    pipe.free_users = 0;
-    pipe.level = std::numeric_limits<double>::infinity();
-    for (const User& user : pipe.users) {
-      const Flow& flow = flows_[user.flow];
-      if (flow.stamp == solve_) {
-        pipe.free_weight += user.weight;
-        ++pipe.free_users;
-      } else {
-        pipe.fixed += user.weight * flow.rate;
-      }
-    }
-    if (pipe.free_users > 0) keys_.push_back({level_of(pipe), p});
-  }
-  std::make_heap(keys_.begin(), keys_.end(), order);
-  caps_.clear();
-  for (const std::uint32_t id : set_) {
-    flows_[id].new_rate = -1;
-    caps_.push_back({routes_[flows_[id].route.value].full_rate, id});
-  }
-  std::ranges::sort(caps_, [](const Key& a, const Key& b) { return higher(b, a); });
-  auto cap = caps_.cbegin();
-  while (!keys_.empty() || cap != caps_.cend()) {
-    if (cap != caps_.cend() && (keys_.empty() || cap->level <= keys_.front().level)) {
-      const Flow& flow = flows_[cap->id];
-      if (flow.new_rate < 0) {
-        freeze(cap->id, cap->level, routes_[flow.route.value].narrowest);
-      }
-      ++cap;
-      continue;
-    }
-    std::pop_heap(keys_.begin(), keys_.end(), order);
-    const Key key = keys_.back();
-    keys_.pop_back();
-    Pipe& pipe = pipes_[key.id];
-    if (pipe.free_users == 0) continue;
-    const double level = level_of(pipe);
-    if (level > key.level) {  // keys only grow
-      keys_.push_back({level, key.id});
-      std::push_heap(keys_.begin(), keys_.end(), order);
-      continue;
-    }
-    pipe.level = level;
-    pipe.sharers_max = std::max(pipe.sharers_max, static_cast<int>(pipe.users.size()));
-    for (const User& user : pipe.users) {
-      const Flow& flow = flows_[user.flow];
-      if (flow.stamp == solve_ && flow.new_rate < 0) freeze(user.flow, level, PipeId{key.id});
-    }
-  }
+Duration FluidNetwork::limiting_time(PipeId pipe, SimTime now) const {
+  const Limit& limit = limits_[pipe.value];
+  return limit.slowed > 0 ? limit.total + (now - limit.since) : limit.total;
 }
 
-// Fixed flows that the filled set pushes down or releases join it. True if any did.
-bool FluidNetwork::grow() {
-  const std::size_t before = set_.size();
-  for (const std::uint32_t p : touched_) {
-    const Pipe& pipe = pipes_[p];
-    double load = 0;
-    double fastest = 0;
-    for (const User& user : pipe.users) {
-      const Flow& flow = flows_[user.flow];
-      const bool is_member = flow.stamp == solve_ && flow.new_rate >= 0;
-      const double rate = is_member ? flow.new_rate : flow.rate;
-      load += user.weight * rate;
-      if (is_member) fastest = std::max(fastest, rate);
-    }
-    const bool is_full = load >= pipe.capacity * (1 - kSame);
-    for (const User& user : pipe.users) {
-      const Flow& flow = flows_[user.flow];
-      if (flow.stamp == solve_) continue;
-      const bool is_released =
-          flow.bottleneck.value == p && (!is_full || fastest > flow.rate * (1 + kSame));
-      const bool is_pushed = flow.rate > pipe.level * (1 + kSame);
-      if (is_released || is_pushed) join(user.flow);
-    }
-  }
-  return set_.size() > before;
-}
-
-void FluidNetwork::set_rate(Flow& flow, double rate, SimTime now) {
-  flow.remaining = std::max(0.0, flow.remaining - flow.rate * to_seconds(now - flow.updated));
-  flow.updated = now;
-  flow.rate = rate;
-}
-
-void FluidNetwork::settle(SimTime now) {
-  if (pending_.empty() && dirty_.empty()) return;
-  ++solve_;
-  set_.clear();
-  touched_.clear();
-  for (const std::uint32_t id : pending_) join(id);
-  pending_.clear();
-  for (const PipeId dirty : dirty_) {
-    for (const User& user : pipes_[dirty.value].users) {
-      if (flows_[user.flow].bottleneck.value == dirty.value) join(user.flow);
-    }
-  }
-  dirty_.clear();
-  if (set_.empty()) return;
-  ++solves_;
-  std::size_t seen = 0;
-  do {
-    touch_pipes(seen);
-    seen = set_.size();
-    fill();
-  } while (grow());
-  solved_flows_ += set_.size();
-  for (const std::uint32_t id : set_) {
-    Flow& flow = flows_[id];
-    if (std::abs(flow.new_rate - flow.rate) <= kSame * flow.rate && flow.rate > 0) continue;
-    set_rate(flow, flow.new_rate, now);
-    ++flow.version;
-    push_finish(id, Pending::Alone);
-  }
+const Contention& FluidNetwork::worst_moment(PipeId pipe) const {
+  static const Contention kNone{};
+  const Limit& limit = limits_[pipe.value];
+  return limit.worst == kNobody ? kNone : worst_[limit.worst];
 }
 
 }  // namespace foresail::sim

@@ -28,12 +28,6 @@ PipeId Network::add_resource(double capacity) {
   return fluid_.add_pipe(capacity);
 }
 
-RouteId Network::make_route(const Load& load) {
-  std::vector<RouteEntry> entries;
-  for (const auto& [pipe, weight] : load.pipes) entries.push_back({PipeId{pipe}, weight});
-  return fluid_.add_route(entries);
-}
-
 TransferPlan Network::message(DeviceId from, DeviceId to, Bytes bytes) {
   FORESAIL_EXPECT(from != to);
   MessageRoutes& known = messages_[{from.value, to.value}];
@@ -48,7 +42,7 @@ TransferPlan Network::message(DeviceId from, DeviceId to, Bytes bytes) {
       paths_.add(from, to, base + static_cast<std::uint64_t>(q), weight, load);
       known.hops = std::max(known.hops, load.hops);
       if (options_.split_data && q + 1 < pairs) continue;
-      known.routes.push_back(make_route(load));
+      known.routes.push_back(paths_.make_route(load));
       load = {};
     }
   }
@@ -92,7 +86,7 @@ RouteId Network::ring_route(const std::vector<std::vector<DeviceId>>& nodes, std
     }
   }
   hops = std::max(hops, load.hops);
-  return make_route(load);
+  return paths_.make_route(load);
 }
 
 TransferPlan Network::collective(Collective kind, Bytes bytes, std::span<const DeviceId> devices,

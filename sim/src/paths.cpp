@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "foresail/base/error.h"
 #include "foresail/base/rng.h"
@@ -96,34 +97,145 @@ Paths::Paths(const Cluster& cluster, const topologies::NetworkOptions& options,
                           spec.fabric.leaf_uplinks * spec.fabric.aggregation_uplinks;
     is_enough = is_enough && pod_up >= pod_down;
   }
-  is_non_blocking_ = options.routing == topologies::Routing::Spray && is_enough;
+  const bool is_spread = options.routing == topologies::Routing::Spray ||
+                         options.routing == topologies::Routing::Adaptive;
+  has_bundles_ = is_spread;
+  is_non_blocking_ = is_spread && is_enough;
+}
+
+double Paths::line_rate(LinkId link) const {
+  const Link& cable = cluster_.links()[link];
+  const auto touches = [&](VertexKind wanted) {
+    return cluster_.vertices()[cable.from].kind == wanted ||
+           cluster_.vertices()[cable.to].kind == wanted;
+  };
+  double efficiency = efficiency_.fabric;
+  if (touches(VertexKind::Nic)) efficiency = efficiency_.nic;
+  if (touches(VertexKind::NvSwitch) || touches(VertexKind::Host)) efficiency = efficiency_.nvlink;
+  const auto changed = factors_.find(link.value);
+  const double factor = changed == factors_.end() ? 1 : changed->second;
+  return cable.bandwidth.bytes_per_second() * efficiency * factor;
 }
 
 PipeId Paths::pipe_of(LinkId link) {
   std::int32_t& known = pipe_of_link_[link.value];
   if (known >= 0) return PipeId{static_cast<std::uint32_t>(known)};
-  const Link& cable = cluster_.links()[link];
-  const auto kind = [&](VertexId v) { return cluster_.vertices()[v].kind; };
-  const auto touches = [&](VertexKind wanted) {
-    return kind(cable.from) == wanted || kind(cable.to) == wanted;
-  };
-  double efficiency = efficiency_.fabric;
-  if (touches(VertexKind::Nic)) efficiency = efficiency_.nic;
-  if (touches(VertexKind::NvSwitch) || touches(VertexKind::Host)) efficiency = efficiency_.nvlink;
-  const PipeId pipe = fluid_.add_pipe(cable.bandwidth.bytes_per_second() * efficiency);
+  const double rate = line_rate(link);
+  const PipeId pipe = fluid_.add_pipe(rate > 0 ? rate : 1);
+  if (rate <= 0) fluid_.set_capacity(pipe, 0, changed_);
   known = static_cast<std::int32_t>(pipe.value);
   link_of_pipe_.resize(pipe.value + 1, LinkId{~0u});
   link_of_pipe_[pipe.value] = link;
   return pipe;
 }
 
+// Evenly sprayed flows go at the pace of the slowest link that is up; adaptive ones fill them all.
+double Paths::bundle_rate(const std::vector<LinkId>& links) const {
+  double sum = 0;
+  double slowest = std::numeric_limits<double>::infinity();
+  std::size_t up = 0;
+  for (const LinkId link : links) {
+    const double rate = line_rate(link);
+    if (rate <= 0) continue;
+    ++up;
+    sum += rate;
+    slowest = std::min(slowest, rate);
+  }
+  if (up == 0) return 0;
+  return options_.routing == topologies::Routing::Adaptive ? sum
+                                                           : slowest * static_cast<double>(up);
+}
+
 PipeId Paths::bundle(VertexId side, const std::vector<LinkId>& links, const std::string& name) {
-  double capacity = 0;
-  for (const LinkId link : links) capacity += cluster_.links()[link].bandwidth.bytes_per_second();
-  const PipeId pipe = fluid_.add_pipe(capacity * efficiency_.fabric);
+  const double rate = bundle_rate(links);
+  const PipeId pipe = fluid_.add_pipe(rate > 0 ? rate : 1);
+  if (rate <= 0) fluid_.set_capacity(pipe, 0, changed_);
+  for (const LinkId link : links) bundle_of_link_.emplace(link.value, pipe);
+  bundle_links_[pipe.value] = links;
   bundle_names_[pipe.value] =
       fmt::format("{} {} ({} links)", cluster_.vertices()[side].name(), name, links.size());
   return pipe;
+}
+
+PipeId Paths::set_factor(LinkId link, double factor, SimTime now) {
+  changed_ = now;
+  if (factor == 1) {
+    factors_.erase(link.value);
+  } else {
+    factors_[link.value] = factor;
+  }
+  const auto bundled = bundle_of_link_.find(link.value);
+  if (bundled != bundle_of_link_.end()) {
+    const PipeId pipe = bundled->second;
+    fluid_.set_capacity(pipe, bundle_rate(bundle_links_.at(pipe.value)), now);
+    return pipe;
+  }
+  const PipeId pipe = pipe_of(link);
+  fluid_.set_capacity(pipe, line_rate(link), now);
+  return pipe;
+}
+
+void Paths::reroute() {
+  std::vector<LinkId> down;
+  for (const auto& [link, factor] : factors_) {
+    if (factor <= 0) down.push_back(LinkId{link});
+  }
+  if (down.empty() && tables_ == nullptr) return;
+  tables_ = std::make_shared<const topologies::RouteTables>(cluster_, down);
+  current_.clear();
+}
+
+std::span<const LinkId> Paths::next_hops(VertexId at, VertexId nic) const {
+  return tables_ == nullptr ? cluster_.next_hops(at, nic) : tables_->next_hops(at, nic);
+}
+
+RouteId Paths::current(RouteId route) {
+  if (tables_ == nullptr) return route;
+  if (const auto known = current_.find(route.value); known != current_.end()) return known->second;
+  Load load;
+  const std::vector<Leg> legs = legs_[route.value];
+  const bool has_way = std::ranges::all_of(legs, [&](const Leg& leg) { return add_leg(leg, load); });
+  load.legs = legs;
+  const RouteId now = has_way ? make_route(load) : route;
+  current_[route.value] = now;
+  current_[now.value] = now;
+  return now;
+}
+
+RouteId Paths::make_route(const Load& load) {
+  std::vector<RouteEntry> entries;
+  for (const auto& [pipe, weight] : load.pipes) entries.push_back({PipeId{pipe}, weight});
+  const RouteId route = fluid_.add_route(entries);
+  legs_.resize(route.value + 1);
+  legs_[route.value] = load.legs;
+  return route;
+}
+
+std::string Paths::describe(RouteId route) const {
+  const std::vector<Leg>& legs = legs_[route.value];
+  return legs.empty() ? std::string("a resource") : describe(legs.front());
+}
+
+std::string Paths::describe(const Leg& leg) const {
+  const auto name = [&](DeviceId device) {
+    const bool is_inside = cluster_.node_of(leg.from) == cluster_.node_of(leg.to);
+    return cluster_.vertices()[is_inside ? cluster_.device_vertex(device)
+                                         : cluster_.nic_vertex(device)]
+        .name();
+  };
+  std::string text = name(leg.from) + "->" + name(leg.to);
+  if (cluster_.node_of(leg.from) == cluster_.node_of(leg.to)) return text;
+  const auto found = qpns_.find({cluster_.nic_vertex(leg.from).value, (leg.connection << 1u) | 1u});
+  if (found != qpns_.end()) text += fmt::format(" qp {}", found->second);
+  return text;
+}
+
+std::string Paths::describe(RouteId route, PipeId pipe) {
+  for (const Leg& leg : legs_[route.value]) {
+    Load load;
+    if (add_leg(leg, load) && load.pipes.contains(pipe.value)) return describe(leg);
+  }
+  return describe(route);
 }
 
 std::string Paths::pipe_name(PipeId pipe) const {
@@ -167,44 +279,89 @@ std::uint32_t Paths::queue_pair(VertexId nic, std::uint64_t connection, bool is_
   return entry->second;
 }
 
-void Paths::add_hashed(DeviceId from, DeviceId to, std::uint64_t connection, double weight,
-                       Load& load) {
-  const VertexId source = cluster_.nic_vertex(from);
-  const VertexId destination = cluster_.nic_vertex(to);
+// The choice among equal-cost links. `below` counts the choices of the tiers below (D-mod-k).
+std::size_t Paths::choose(VertexId at, std::span<const LinkId> next, const FiveTuple& tuple,
+                          std::uint64_t below) const {
+  if (next.size() == 1) return 0;
+  if (options_.routing == topologies::Routing::DModK) {
+    const topologies::Vertex& nic = cluster_.vertices()[VertexId{tuple.destination}];
+    const auto number =
+        static_cast<std::uint64_t>(nic.node * cluster_.node().nics + nic.index);
+    return number / below % next.size();
+  }
+  return hash_tuple(options_.hash, tuple, seed_of(at)) % next.size();
+}
+
+bool Paths::add_single_path(const Leg& leg, Load& load) {
+  const VertexId source = cluster_.nic_vertex(leg.from);
+  const VertexId destination = cluster_.nic_vertex(leg.to);
   FiveTuple tuple{source.value, destination.value, 0};
-  tuple.source_port = roce_source_port(queue_pair(source, connection, true),
-                                       queue_pair(destination, connection, false));
+  const std::uint32_t remote = queue_pair(destination, leg.connection, false);
+  tuple.source_port = roce_source_port(queue_pair(source, leg.connection, true), remote);
+  if (options_.hash_queue_pair) tuple.queue_pair = remote;
   int switches = 0;
+  std::uint64_t below = 1;
   for (VertexId at = source; at != destination;) {
-    const std::span<const LinkId> next = cluster_.next_hops(at, destination);
-    FORESAIL_EXPECT(!next.empty());
-    std::size_t choice = 0;
-    if (next.size() > 1) choice = hash_tuple(options_.hash, tuple, seed_of(at)) % next.size();
-    load.pipes[pipe_of(next[choice]).value] += weight;
-    at = cluster_.links()[next[choice]].to;
+    const std::span<const LinkId> next = next_hops(at, destination);
+    if (next.empty()) return false;
+    const LinkId link = next[choose(at, next, tuple, below)];
+    below *= next.size();
+    load.pipes[pipe_of(link).value] += leg.weight;
+    at = cluster_.links()[link].to;
     switches += is_switch(cluster_, at) ? 1 : 0;
   }
   load.hops = std::max(load.hops, switches);
+  return true;
 }
 
-void Paths::add_sprayed(DeviceId from, DeviceId to, double weight, Load& load) {
-  const VertexId source = cluster_.nic_vertex(from);
-  const VertexId destination = cluster_.nic_vertex(to);
+// Hop by hop over all shortest paths: evenly, or by bandwidth.
+bool Paths::add_split(const Leg& leg, Load& load) {
+  const VertexId destination = cluster_.nic_vertex(leg.to);
+  std::map<VertexId, double> here = {{cluster_.nic_vertex(leg.from), leg.weight}};
+  int switches = 0;
+  while (!here.contains(destination)) {
+    std::map<VertexId, double> next;
+    for (const auto& [at, weight] : here) {
+      const std::span<const LinkId> links = next_hops(at, destination);
+      if (links.empty()) return false;
+      double total = 0;
+      for (const LinkId link : links) total += share_of(link);
+      for (const LinkId link : links) {
+        const double part = weight * share_of(link) / total;
+        if (part <= 0) continue;
+        load.pipes[pipe_of(link).value] += part;
+        next[cluster_.links()[link].to] += part;
+      }
+    }
+    here = std::move(next);
+    ++switches;
+  }
+  load.hops = std::max(load.hops, switches - 1);
+  return true;
+}
+
+double Paths::share_of(LinkId link) const {
+  return options_.routing == topologies::Routing::Adaptive ? line_rate(link) : 1;
+}
+
+bool Paths::add_sprayed(const Leg& leg, Load& load) {
+  const VertexId source = cluster_.nic_vertex(leg.from);
+  const VertexId destination = cluster_.nic_vertex(leg.to);
   const auto bundled = [&](VertexId side, Direction direction, const char* name, auto&& links) {
     const std::pair<std::uint32_t, int> key{side.value, static_cast<int>(direction)};
     auto found = bundles_.find(key);
     if (found == bundles_.end()) {
       found = bundles_.emplace(key, bundle(side, links(), name)).first;
     }
-    load.pipes[found->second.value] += weight;
+    load.pipes[found->second.value] += leg.weight;
   };
   const LinkId out = cluster_.next_hops(source, destination)[0];
   const VertexId leaf = cluster_.links()[out].to;
-  load.pipes[pipe_of(out).value] += weight;
+  load.pipes[pipe_of(out).value] += leg.weight;
   const LinkId down = cluster_.next_hops(destination, source)[0];
   const VertexId far_leaf = cluster_.links()[down].to;
   for (const LinkId link : cluster_.out_links(far_leaf)) {
-    if (cluster_.links()[link].to == destination) load.pipes[pipe_of(link).value] += weight;
+    if (cluster_.links()[link].to == destination) load.pipes[pipe_of(link).value] += leg.weight;
   }
   int switches = 1;
   if (leaf != far_leaf) {
@@ -224,18 +381,36 @@ void Paths::add_sprayed(DeviceId from, DeviceId to, double weight, Load& load) {
     }
   }
   load.hops = std::max(load.hops, switches);
+  return true;
+}
+
+bool Paths::add_leg(const Leg& leg, Load& load) {
+  if (cluster_.node_of(leg.from) == cluster_.node_of(leg.to)) {
+    for (const LinkId link : cluster_.intra_node_path(leg.from, leg.to)) {
+      load.pipes[pipe_of(link).value] += leg.weight;
+    }
+    return true;
+  }
+  switch (options_.routing) {
+    case topologies::Routing::Ecmp:
+    case topologies::Routing::DModK:
+      return add_single_path(leg, load);
+    case topologies::Routing::Spray:
+    case topologies::Routing::Adaptive:
+      return has_bundles_ ? add_sprayed(leg, load) : add_split(leg, load);
+  }
+  return false;
 }
 
 void Paths::add(DeviceId from, DeviceId to, std::uint64_t connection, double weight, Load& load) {
-  if (cluster_.node_of(from) == cluster_.node_of(to)) {
-    for (const LinkId link : cluster_.intra_node_path(from, to)) {
-      load.pipes[pipe_of(link).value] += weight;
-    }
-  } else if (options_.routing == topologies::Routing::Spray) {
-    add_sprayed(from, to, weight, load);
-  } else {
-    add_hashed(from, to, connection, weight, load);
+  const Leg leg{from, to, connection, weight};
+  if (!add_leg(leg, load)) {
+    throw Error(ErrorCode::InvalidInput,
+                fmt::format("cluster {}: no way from {} to {}", cluster_.name(),
+                            cluster_.vertices()[cluster_.nic_vertex(from)].name(),
+                            cluster_.vertices()[cluster_.nic_vertex(to)].name()));
   }
+  load.legs.push_back(leg);
 }
 
 int Paths::hops(DeviceId from, DeviceId to) const {

@@ -8,8 +8,7 @@
 #include "foresail/base/rng.h"
 #include "foresail/sim/kernel_cost.h"
 #include "foresail/sim/network.h"
-#include "step_engine.h"
-#include "units.h"
+#include "step_loop.h"
 
 namespace foresail::sim {
 namespace {
@@ -32,17 +31,19 @@ LineEfficiency in_training(const topologies::Cluster& cluster) {
 
 // The most utilised links between switches first, then those of NICs and inside nodes.
 std::vector<LinkLoad> most_loaded(const Network& network, Duration iteration) {
+  const SimTime end = SimTime{} + iteration;
   std::vector<LinkLoad> switches;
   std::vector<LinkLoad> edges;
   const FluidNetwork& fluid = network.fluid();
   for (std::uint32_t p = 0; p < fluid.pipe_count(); ++p) {
     const PipeId pipe{p};
-    if (fluid.carried(pipe) <= 0) continue;
+    const double carried = fluid.carried(pipe, end);
+    if (carried <= 0) continue;
     LinkLoad load;
     load.name = network.paths().pipe_name(pipe);
     if (load.name.empty()) continue;
-    load.carried = Bytes(static_cast<std::int64_t>(fluid.carried(pipe)));
-    load.utilisation = fluid.carried(pipe) / (fluid.capacity(pipe) * to_seconds(iteration));
+    load.carried = Bytes(static_cast<std::int64_t>(carried));
+    load.utilisation = carried / (fluid.capacity(pipe) * to_seconds(iteration));
     load.sharers_max = fluid.sharers_max(pipe);
     (network.paths().is_between_switches(pipe) ? switches : edges).push_back(std::move(load));
   }
@@ -56,6 +57,51 @@ std::vector<LinkLoad> most_loaded(const Network& network, Duration iteration) {
   return switches;
 }
 
+// Links between switches that slowed flows, the longest first.
+void name_collisions(Network& network, StepOutcome& outcome) {
+  const FluidNetwork& fluid = network.fluid();
+  const SimTime end = SimTime{} + outcome.iteration;
+  std::vector<std::pair<PipeId, Duration>> limiting;
+  for (std::uint32_t p = 0; p < fluid.pipe_count(); ++p) {
+    const PipeId pipe{p};
+    if (!network.paths().is_between_switches(pipe) || fluid.carried(pipe, end) <= 0) continue;
+    ++outcome.loaded_links;
+    if (fluid.sharers_max(pipe) < 2) continue;
+    ++outcome.collided_links;
+    limiting.emplace_back(pipe, fluid.limiting_time(pipe, end));
+  }
+  std::ranges::stable_sort(limiting, [](const auto& a, const auto& b) { return a.second > b.second; });
+  if (limiting.size() > kLinksShown) limiting.resize(kLinksShown);
+  for (const auto& [pipe, time] : limiting) {
+    const Contention& worst = fluid.worst_moment(pipe);
+    Collision collision{network.paths().pipe_name(pipe), worst.sharers, worst.when, time, {}};
+    for (const RouteId route : worst.routes) {
+      collision.names.push_back(network.paths().describe(route, pipe));
+    }
+    outcome.collisions.push_back(std::move(collision));
+  }
+}
+
+void check_placements(std::span<const Job> jobs, const topologies::Cluster& cluster) {
+  FORESAIL_EXPECT(!jobs.empty());
+  for (const Job& job : jobs) {
+    const int world = job.program->grid.world_size();
+    const auto& device_of = job.placement->device_of;
+    if (device_of.size() != static_cast<std::size_t>(world)) {
+      throw Error(ErrorCode::InvalidInput,
+                  fmt::format("the placement has {} ranks, but the program {}", device_of.size(),
+                              world));
+    }
+    for (const DeviceId device : device_of) {
+      if (device.value >= static_cast<std::uint32_t>(cluster.device_count())) {
+        throw Error(ErrorCode::InvalidInput, fmt::format("the placement uses device {}, but the "
+                                                         "cluster has {}",
+                                                         device.value, cluster.device_count()));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 Simulator::Simulator(const topologies::Cluster& cluster, const SimulatorOptions& options)
@@ -65,25 +111,18 @@ Simulator::~Simulator() = default;
 
 StepOutcome Simulator::run(const program::Program& program,
                            const program::Placement& placement) const {
-  const int world = program.grid.world_size();
-  if (placement.device_of.size() != static_cast<std::size_t>(world)) {
-    throw Error(ErrorCode::InvalidInput,
-                fmt::format("the placement has {} ranks, but the program {}",
-                            placement.device_of.size(), world));
-  }
-  for (const DeviceId device : placement.device_of) {
-    if (device.value >= static_cast<std::uint32_t>(cluster_.device_count())) {
-      throw Error(ErrorCode::InvalidInput, fmt::format("the placement uses device {}, but the "
-                                                       "cluster has {}",
-                                                       device.value, cluster_.device_count()));
-    }
-  }
+  const Job job{&program, &placement};
+  return run(std::span(&job, 1));
+}
+
+StepOutcome Simulator::run(std::span<const Job> jobs) const {
+  check_placements(jobs, cluster_);
   Network network(cluster_, effective(options_), in_training(cluster_), options_.seed);
-  Units units = make_units(program, placement, cluster_, options_, network);
-  StepEngine engine({program, placement, cluster_, options_}, network, std::move(units));
-  engine.run();
-  StepOutcome outcome = engine.outcome();
+  StepLoop loop(cluster_, options_, network, jobs);
+  loop.run();
+  StepOutcome outcome = loop.outcome();
   outcome.links = most_loaded(network, outcome.iteration);
+  name_collisions(network, outcome);
   return outcome;
 }
 

@@ -50,6 +50,7 @@ class StepEngine {
   /// The last byte of a transfer has arrived.
   void transfer_done(std::uint32_t transfer);
 
+  bool has_started() const { return !states_.empty(); }
   bool is_complete() const { return ops_left_ == 0; }
   SimTime started() const { return start_; }
   SimTime ended() const { return end_; }

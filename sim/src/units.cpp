@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
+#include "fault_targets.h"
 #include "foresail/base/error.h"
 
 namespace foresail::sim {
@@ -74,9 +76,16 @@ std::vector<int> message_hops(const Program& program, const Placement& placement
 
 std::string why_not_folded(const Program& program, const Placement& placement,
                            const Cluster& cluster, const SimulatorOptions& options,
-                           const Network& network) {
+                           const Network& network, std::size_t jobs) {
   if (options.fold == Fold::Off) return "--fold off";
+  if (options.jitter.sigma > 0) return "every node has jitter of its own";
   if (options.fidelity == Fidelity::Analytic) return {};
+  if (jobs > 1 || !options.traffic.empty()) return "others share the fabric";
+  const auto is_of_link = [](const Fault& fault) { return fault.kind != FaultKind::GpuSlow; };
+  const auto fault = std::ranges::find_if(options.faults, is_of_link);
+  if (fault != options.faults.end()) {
+    return fmt::format("{} of {}", to_string(fault->kind), fault->target);
+  }
   const bool has_fabric = cluster.options().fabric.tiers > 0 && cluster.options().nodes > 1;
   if (has_fabric && network.options().routing == topologies::Routing::Ecmp) {
     return "hashed routes differ between replicas (routing: ecmp)";
@@ -85,17 +94,35 @@ std::string why_not_folded(const Program& program, const Placement& placement,
   return shared_between_replicas(program, placement, cluster);
 }
 
+// Replicas with a slow GPU, and its name.
+std::map<int, std::string> slow_replicas(const Program& program, const Placement& placement,
+                                         const Cluster& cluster, const SimulatorOptions& options) {
+  std::map<std::uint32_t, std::string> slow;
+  for (const Fault& fault : options.faults) {
+    if (fault.kind != FaultKind::GpuSlow) continue;
+    slow[device_named(cluster, fault.target).value] = fault.target;
+  }
+  std::map<int, std::string> replicas;
+  if (slow.empty()) return replicas;
+  for (int r = 0; r < program.grid.world_size(); ++r) {
+    const RankId rank{static_cast<std::uint32_t>(r)};
+    const auto found = slow.find(placement.device_of[rank].value);
+    if (found != slow.end()) replicas[program.grid.coordinates(rank)[kDp]] = found->second;
+  }
+  return replicas;
+}
+
 }  // namespace
 
 Units make_units(const Program& program, const Placement& placement, const Cluster& cluster,
-                 const SimulatorOptions& options, const Network& network) {
+                 const SimulatorOptions& options, const Network& network, std::size_t jobs) {
   const int replicas = program.grid.size(Axis::Dp);
   Units result;
   result.stages = program.grid.size(Axis::Pp);
   std::vector<int> representatives;
   std::vector<int> weights;
   const std::string reason =
-      replicas == 1 ? std::string{} : why_not_folded(program, placement, cluster, options, network);
+      replicas == 1 ? std::string{} : why_not_folded(program, placement, cluster, options, network, jobs);
   if (replicas == 1) {
     representatives = {0};
     weights = {1};
@@ -105,10 +132,12 @@ Units make_units(const Program& program, const Placement& placement, const Clust
     weights.assign(representatives.size(), 1);
     result.note = fmt::format("unfolded, {} replicas: {}", replicas, reason);
   } else {
+    const std::map<int, std::string> slow = slow_replicas(program, placement, cluster, options);
     std::map<std::vector<int>, std::size_t> classes;
     for (int r = 0; r < replicas; ++r) {
-      const auto [entry, is_new] =
-          classes.emplace(message_hops(program, placement, r, network), representatives.size());
+      std::vector<int> traits = message_hops(program, placement, r, network);
+      if (slow.contains(r)) traits.push_back(-1 - r);
+      const auto [entry, is_new] = classes.emplace(std::move(traits), representatives.size());
       if (is_new) {
         representatives.push_back(r);
         weights.push_back(0);
@@ -117,6 +146,9 @@ Units make_units(const Program& program, const Placement& placement, const Clust
     }
     result.note = fmt::format("folded {} replicas into {} (alike in every route)", replicas,
                               representatives.size());
+    for (const auto& [replica, gpu] : slow) {
+      result.note += fmt::format("; replica {} stands alone: {} is slow", replica, gpu);
+    }
   }
   for (std::size_t i = 0; i < representatives.size(); ++i) {
     for (int stage = 0; stage < result.stages; ++stage) {

@@ -25,10 +25,11 @@ struct Units {
 };
 
 /// Groups replicas whose messages cross equally many switches at every stage boundary. With
-/// Fold::Off, hashed routes, a fabric that can block, or NICs or cores shared between replicas,
-/// each replica stands for itself and the note says why.
+/// Fold::Off, hashed routes, a fabric that can block, NICs or cores shared between replicas,
+/// jitter, faults of links, or other jobs (`jobs` > 1) and traffic, each replica stands for itself
+/// and the note says why. A replica with a slow GPU stands for itself alone.
 Units make_units(const program::Program& program, const program::Placement& placement,
                  const topologies::Cluster& cluster, const SimulatorOptions& options,
-                 const Network& network);
+                 const Network& network, std::size_t jobs);
 
 }  // namespace foresail::sim

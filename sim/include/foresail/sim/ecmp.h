@@ -14,6 +14,7 @@ struct FiveTuple {
   std::uint32_t source = 0, destination = 0;  ///< addresses (NIC numbers)
   std::uint16_t source_port = 0;
   std::uint16_t destination_port = 4791;  ///< RoCEv2
+  std::uint32_t queue_pair = 0;  ///< of the destination, where switches hash it too; 0: they do not
 };
 
 /// UDP source port of a RoCEv2 queue pair without a flow label (Linux rdma_flow_label_to_udp_sport

@@ -4,12 +4,18 @@
 /// Exact incremental solve in bottleneck order: when flows come or go, only those whose bottleneck
 /// changed, and those that they in turn push or release, get new rates; the others are proved
 /// untouched (facts: bottleneck structure, Ros-Giralt et al.). A flow whose links could all carry
-/// every flow on them at its own full rate costs O(path) and is never solved for.
+/// every flow on them at its own full rate costs O(path) and is never solved for. When the set that
+/// must be solved exceeds a share of all flows, one water-fill from scratch is cheaper; its answer
+/// is remembered by the set of active routes, since a training step repeats few overlap patterns.
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "foresail/base/id.h"
@@ -29,12 +35,57 @@ struct RouteEntry {
   double weight = 1;
 };
 
+/// How exactly and by which path a FluidNetwork solves.
+struct FluidOptions {
+  /// 0: exact. Otherwise a change stops spreading where it violates fairness by less than this
+  /// (relative): each flow keeps a pipe that is full, and on which no other is faster, to within
+  /// `tolerance`; no pipe is ever over capacity. Errors of single rates may add up along chains.
+  double tolerance = 0;
+  /// A solve of more than this share of the active flows (and of more than 64 flows) starts from
+  /// scratch. 0: always from scratch; 1: never.
+  double full_fill_share = 0.2;
+  /// How many rates of patterns solved from scratch are remembered; 0: none. Never changes an
+  /// answer: a fill from scratch depends on the set of active routes and the capacities alone.
+  std::size_t remembered_rates = std::size_t{1} << 22;
+};
+
+/// What a route asks for beside its pipes.
+struct RouteOptions {
+  /// Flows that a pipe limits get rates in proportion to their shares, > 0.
+  double share = 1;
+  /// Largest rate of each flow, > 0, in units per second.
+  double cap = std::numeric_limits<double>::infinity();
+};
+
+/// The moment at which most flows shared a pipe that limited one of them.
+struct Contention {
+  int sharers = 0;
+  SimTime when{};
+  /// The first of them by tag, then route: at most kNamedSharers, in step with each other.
+  std::vector<RouteId> routes;
+  std::vector<std::uint64_t> tags;
+};
+inline constexpr std::size_t kNamedSharers = 8;
+
+class WaterFill;
+
 class FluidNetwork {
  public:
+  explicit FluidNetwork(const FluidOptions& options = {});
+  ~FluidNetwork();
+  FluidNetwork(FluidNetwork&&) noexcept;
+  FluidNetwork& operator=(FluidNetwork&&) noexcept;
+
   /// Capacity in units (bytes, core-seconds) per second, > 0.
   PipeId add_pipe(double capacity);
   /// A set of pipes that flows may load; entries must not be empty nor repeat a pipe.
-  RouteId add_route(std::span<const RouteEntry> entries);
+  RouteId add_route(std::span<const RouteEntry> entries, const RouteOptions& options = {});
+  /// From `now` on `pipe` carries `capacity` >= 0 units per second: a link that degrades, goes down
+  /// (0: flows on it stand still and wait) or comes back. Takes effect with the next settle(now).
+  /// Reads all routes once: for timed faults, not for every event.
+  void set_capacity(PipeId pipe, double capacity, SimTime now);
+  /// Number of changes of capacity so far: routes and rates found earlier hold within one epoch.
+  std::uint64_t epoch() const { return epoch_; }
 
   /// Starts `amount` units along `route` at `now`; `tag` comes back from finish_next. The flow's
   /// rate is known after settle().
@@ -52,20 +103,54 @@ class FluidNetwork {
   /// Ends the flow of next_finish() and returns its tag.
   std::uint64_t finish_next();
 
-  double rate(FlowId flow) const { return flows_[flow.value].rate; }
+  /// A flow taken off its route before its end.
+  struct Stopped {
+    RouteId route;
+    std::uint64_t tag = 0;
+    double remaining = 0;  ///< of its amount
+  };
+  /// Ends a running flow now; it is not returned by finish_next.
+  Stopped stop(FlowId flow, SimTime now);
+  /// Flows that load `pipe`, in order of their ids.
+  std::vector<FlowId> flows_on(PipeId pipe) const;
+
+  double rate(FlowId flow) const {
+    const Flow& f = flows_[flow.value];
+    return f.rate * routes_[f.route.value].share;
+  }
   /// Units that have passed through `pipe` so far in flows that ended.
   double carried(PipeId pipe) const { return pipes_[pipe.value].carried; }
+  /// The same with what flows under way have sent by `now` (>= the last settle): the integral of
+  /// the pipe's load over time. O(flows on the pipe).
+  double carried(PipeId pipe, SimTime now) const;
+  /// Time up to `now` during which `pipe` kept some flow below the rate it has alone.
+  Duration limiting_time(PipeId pipe, SimTime now) const;
   /// Rate of a flow that has all pipes of its route to itself.
-  double full_rate(RouteId route) const { return routes_[route.value].full_rate; }
+  double full_rate(RouteId route) const {
+    const Route& r = routes_[route.value];
+    return r.full_rate * r.share;
+  }
   double capacity(PipeId pipe) const { return pipes_[pipe.value].capacity; }
   /// Largest number of flows that shared `pipe` while it limited one of them.
-  int sharers_max(PipeId pipe) const { return pipes_[pipe.value].sharers_max; }
+  int sharers_max(PipeId pipe) const { return limits_[pipe.value].sharers_max; }
+  /// Who they were; no sharers if the pipe never limited anyone.
+  const Contention& worst_moment(PipeId pipe) const;
+  /// The pipes of a route with their weights.
+  std::vector<RouteEntry> route(RouteId route) const;
   std::size_t pipe_count() const { return pipes_.size(); }
+  /// Solves, the flows that took part in them, and how many solves were from scratch or remembered.
   std::uint64_t solves() const { return solves_; }
   std::uint64_t solved_flows() const { return solved_flows_; }
+  std::uint64_t full_fills() const { return full_fills_; }
+  std::uint64_t remembered_fills() const { return remembered_fills_; }
 
  private:
   static constexpr std::uint32_t kNobody = ~0u;
+  static constexpr PipeId kNoPipe{kNobody};
+
+  // A route of share s is solved for x / s, its amounts and weights scaled to match: max-min
+  // fairness of the scaled rates is fairness in proportion to shares. All rates, amounts and
+  // weights below are scaled.
 
   struct User {
     std::uint32_t flow;
@@ -84,12 +169,23 @@ class FluidNetwork {
     std::uint64_t stamp = 0;
     double fixed = 0, free_weight = 0, level = 0;
     std::uint32_t free_users = 0;
+  };
+  /// Whom a pipe slows, apart from what every start touches.
+  struct Limit {
+    std::uint32_t slowed = 0;  // flows that it keeps below their full rates now
+    std::uint32_t worst = kNobody;
     int sharers_max = 0;
+    SimTime since{};
+    Duration total{};
   };
   struct Route {
     std::uint32_t begin = 0, end = 0;
     double full_rate = 0;  // alone on idle pipes
-    PipeId narrowest;
+    double share = 1;
+    double cap = std::numeric_limits<double>::infinity();
+    PipeId narrowest;  // kNoPipe if the cap is less
+    std::uint32_t slot = 0;
+    std::uint64_t stamp = 0;  // slot holds in the solve of this number
   };
   struct Entry {
     PipeId pipe;
@@ -101,6 +197,7 @@ class FluidNetwork {
     double amount = 0, remaining = 0, rate = 0;
     SimTime updated{};
     PipeId bottleneck;
+    PipeId slowed_by = kNoPipe;
     std::uint32_t version = 0;
     std::uint32_t rider = kNobody;    // next flow of the bundle that shares a pending event
     std::uint32_t rider_version = 0;  // ... while its version is still this one
@@ -137,14 +234,29 @@ class FluidNetwork {
   enum class Pending { Alone, Bundle };
   void push_finish(std::uint32_t flow, Pending kind);
   void pop_finish();
-  void leave(std::uint32_t flow);
+  void leave(std::uint32_t flow, SimTime now);
+  void find_full_rate(Route& route);
+  bool is_too_large() const;
+  void fill_from_scratch();
+  void remember(const std::pair<std::uint64_t, std::uint64_t>& pattern);
+  void note_limits(SimTime now);
+  void slow(Flow& flow, PipeId pipe, SimTime now);
+  void note_worst(PipeId pipe, SimTime now);
 
+  FluidOptions options_;
+  double same_ = 0;          // relative difference below which rates are not told apart
   std::vector<Load> loads_;  // by pipe
+  std::vector<Limit> limits_;
+  std::vector<Contention> worst_;
   std::vector<Pipe> pipes_;
   std::vector<Entry> entries_;
   std::vector<Route> routes_;
   std::vector<Flow> flows_;
   std::vector<std::uint32_t> free_;
+  std::size_t active_ = 0;
+  // The set of active routes, as sums of two hashes: the order of starts and ends leaves no trace.
+  std::uint64_t pattern_low_ = 0, pattern_high_ = 0;
+  std::uint64_t epoch_ = 0;
   std::vector<Finish> finishes_;  // binary heap, stale entries skipped by version
   std::uint64_t next_sequence_ = 0;
   std::vector<std::uint32_t> pending_;  // started, without a rate
@@ -159,7 +271,16 @@ class FluidNetwork {
   };
   std::vector<Key> keys_;  // heap of pipes by level
   std::vector<Key> caps_;  // flows by full rate
-  std::uint64_t solves_ = 0, solved_flows_ = 0;
+  std::uint64_t solves_ = 0, solved_flows_ = 0, full_fills_ = 0, remembered_fills_ = 0;
+  std::unique_ptr<WaterFill> scratch_;
+  struct Level {
+    std::uint32_t route;
+    PipeId bottleneck;
+    double level;
+  };
+  std::vector<Level> levels_;  // of the fill from scratch, by route
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<Level>> remembered_;  // this epoch
+  std::size_t remembered_count_ = 0;
 };
 
 }  // namespace foresail::sim

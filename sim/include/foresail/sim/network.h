@@ -51,6 +51,7 @@ class Network {
 
   FluidNetwork& fluid() { return fluid_; }
   const FluidNetwork& fluid() const { return fluid_; }
+  Paths& paths() { return paths_; }
   const Paths& paths() const { return paths_; }
   const topologies::NetworkOptions& options() const { return options_; }
 
@@ -62,7 +63,6 @@ class Network {
   RouteId ring_route(const std::vector<std::vector<DeviceId>>& nodes, std::size_t channel,
                      std::uint64_t connection, int& hops);
   double slowest_edge(bool is_between_nodes) const;
-  RouteId make_route(const Load& load);
 
   const topologies::Cluster& cluster_;
   topologies::NetworkOptions options_;

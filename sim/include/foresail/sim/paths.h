@@ -3,11 +3,14 @@
 #pragma once
 
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "foresail/base/id.h"
+#include "foresail/sim/ecmp.h"
 #include "foresail/sim/fluid_network.h"
 #include "foresail/topologies/cluster.h"
 #include "foresail/topologies/network_options.h"
@@ -22,9 +25,17 @@ struct LineEfficiency {
   double fabric = 0.98;
 };
 
+/// A part of a flow: `weight` of its bytes go from one device to another over a queue pair.
+struct Leg {
+  DeviceId from, to;
+  std::uint64_t connection = 0;
+  double weight = 1;
+};
+
 /// What one flow takes of each pipe, per byte; and the switches on its longest way.
 struct Load {
   std::map<std::uint32_t, double> pipes;  ///< PipeId value -> weight
+  std::vector<Leg> legs;                  ///< what it was made of
   int hops = 0;
 };
 
@@ -39,6 +50,22 @@ class Paths {
   /// between equal NICs are the same queue pair. Requires two different devices.
   void add(DeviceId from, DeviceId to, std::uint64_t connection, double weight, Load& load);
 
+  /// The route of a load. Its legs are kept, to find new ways and to name who collides.
+  RouteId make_route(const Load& load);
+
+  /// From `now` on a link has `factor` of its bandwidth; returns its pipe (of all links that it is
+  /// sprayed over together, which loses its part). A link with factor 0 stays in the routes until
+  /// reroute().
+  PipeId set_factor(LinkId link, double factor, SimTime now);
+  /// Switches notice: routes are found anew without the links whose factor is 0.
+  void reroute();
+  /// The way of `route` since the last reroute(): itself if it has none but its old one.
+  RouteId current(RouteId route);
+
+  /// "node12.nic3->node40.nic3 qp 17": the first leg of the route, or the first that loads `pipe`.
+  std::string describe(RouteId route) const;
+  std::string describe(RouteId route, PipeId pipe);
+
   /// Switches between two devices (0 within a node), without making pipes.
   int hops(DeviceId from, DeviceId to) const;
 
@@ -52,8 +79,18 @@ class Paths {
 
  private:
   PipeId bundle(VertexId from_side, const std::vector<LinkId>& links, const std::string& name);
-  void add_hashed(DeviceId from, DeviceId to, std::uint64_t connection, double weight, Load& load);
-  void add_sprayed(DeviceId from, DeviceId to, double weight, Load& load);
+  double line_rate(LinkId link) const;
+  double bundle_rate(const std::vector<LinkId>& links) const;
+  double share_of(LinkId link) const;
+  std::span<const LinkId> next_hops(VertexId at, VertexId nic) const;
+  std::size_t choose(VertexId at, std::span<const LinkId> next, const FiveTuple& tuple,
+                     std::uint64_t below) const;
+  // False if there is no way.
+  bool add_leg(const Leg& leg, Load& load);
+  bool add_single_path(const Leg& leg, Load& load);
+  bool add_sprayed(const Leg& leg, Load& load);
+  bool add_split(const Leg& leg, Load& load);
+  std::string describe(const Leg& leg) const;
   std::uint32_t queue_pair(VertexId nic, std::uint64_t connection, bool is_sender);
   std::uint32_t seed_of(VertexId at) const;
 
@@ -68,6 +105,14 @@ class Paths {
   std::map<std::pair<std::uint32_t, int>, PipeId> bundles_;
   std::map<std::uint32_t, std::uint32_t> next_qpn_;
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint32_t> qpns_;
+  std::map<std::uint32_t, double> factors_;            // by link, where it is not 1
+  SimTime changed_{};                                  // the last of them
+  std::map<std::uint32_t, PipeId> bundle_of_link_;
+  std::map<std::uint32_t, std::vector<LinkId>> bundle_links_;  // by pipe
+  std::vector<std::vector<Leg>> legs_;                 // by route
+  std::map<std::uint32_t, RouteId> current_;           // of old routes, since the last reroute
+  std::shared_ptr<const topologies::RouteTables> tables_;  // without what is down; null: all up
+  bool has_bundles_ = false;  // links of a folded Clos are sprayed over as one pipe
   bool is_non_blocking_ = false;
 };
 

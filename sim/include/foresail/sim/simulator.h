@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "foresail/program/profile.h"
 #include "foresail/program/program.h"
 #include "foresail/program/trace.h"
+#include "foresail/sim/disturbance.h"
 #include "foresail/topologies/cluster.h"
 #include "foresail/topologies/network_options.h"
 
@@ -31,7 +33,18 @@ struct SimulatorOptions {
   topologies::NetworkOptions network;
   std::uint64_t seed = 1;
   Duration host_per_kernel{};                 ///< models::Stack's, see PassCost
+  Jitter jitter;
+  std::vector<Fault> faults;
+  std::vector<Traffic> traffic;
   const program::Profile* profile = nullptr;  ///< measured costs, for CPU hosts; not owned
+};
+
+/// A step that shares the cluster with others. The program and placement must outlive the run.
+struct Job {
+  const program::Program* program = nullptr;
+  const program::Placement* placement = nullptr;
+  Duration at{};         ///< when its step starts
+  bool repeats = false;  ///< starts anew when its step is complete
 };
 
 /// A pipe of the network after the step: what it carried, and how loaded it was.
@@ -40,6 +53,15 @@ struct LinkLoad {
   Bytes carried;
   double utilisation = 0;  ///< of its capacity over the step
   int sharers_max = 0;     ///< flows on it while it limited one of them; 0: never
+};
+
+/// Flows that met on a link and slowed each other.
+struct Collision {
+  std::string link;
+  int flows = 0;                   ///< at the worst moment
+  SimTime when{};                  ///< of the worst moment
+  Duration limiting{};             ///< during which the link slowed a flow
+  std::vector<std::string> names;  ///< of the first flows of that moment
 };
 
 /// One simulated unit: the ranks of one tensor (and context) parallel group, at one stage of one
@@ -63,6 +85,15 @@ struct StepOutcome {
   std::vector<std::vector<OpTime>> kernel_times;
   /// Most utilised first: at most 8 between switches, then at most 8 of NICs and inside nodes.
   std::vector<LinkLoad> links;
+  /// Links between switches where flows collided, longest limiting first: at most 8.
+  std::vector<Collision> collisions;
+  int collided_links = 0;    ///< of all links between switches that carried anything
+  int loaded_links = 0;      ///< links between switches that carried anything
+  int stalls = 0;            ///< flows that waited for a retry (faults)
+  Duration longest_stall{};  ///< of them
+  std::vector<int> rounds;   ///< of the other jobs: steps completed meanwhile
+  /// Why the step failed: times hold only until then. Empty if it is complete.
+  std::string failure;
   std::string fold_note;  ///< what was folded, or why not
   std::uint64_t events = 0;
   std::uint64_t solves = 0;        ///< max-min solves
@@ -87,6 +118,8 @@ class Simulator final : public program::CostModel {
 
   /// Throws Error{InvalidInput} if the placement names devices that the cluster lacks.
   StepOutcome run(const program::Program& program, const program::Placement& placement) const;
+  /// The outcome of the first job while the others run beside it. Requires at least one.
+  StepOutcome run(std::span<const Job> jobs) const;
 
   Duration kernel(const Kernel& kernel, DeviceId device) const override;
   Duration collective(Collective kind, Bytes bytes,

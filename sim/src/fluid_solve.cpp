@@ -1,0 +1,306 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "foresail/sim/fluid_network.h"
+#include "water_fill.h"
+
+// The solve of FluidNetwork: which flows get new rates when something changed, and which.
+namespace foresail::sim {
+namespace {
+
+// Relative difference below which two rates are the same: solver noise, far under a picosecond in
+// a transfer of a second.
+constexpr double kSame = 1e-9;
+// Sets up to this size are solved in place, whatever their share.
+constexpr std::size_t kSmallSet = 64;
+
+bool higher(const auto& a, const auto& b) {
+  return a.level != b.level ? a.level > b.level : a.id > b.id;
+}
+
+}  // namespace
+
+void FluidNetwork::join(std::uint32_t id) {
+  Flow& flow = flows_[id];
+  if (flow.stamp == solve_) return;
+  flow.stamp = solve_;
+  flow.new_rate = -1;
+  set_.push_back(id);
+}
+
+// The hot pipes of the set's members from index `from` on.
+void FluidNetwork::touch_pipes(std::size_t from) {
+  for (std::size_t i = from; i < set_.size(); ++i) {
+    for (const Entry& entry : entries(flows_[set_[i]])) {
+      Pipe& pipe = pipes_[entry.pipe.value];
+      if (!is_hot(entry.pipe) || pipe.stamp == solve_) continue;
+      pipe.stamp = solve_;
+      touched_.push_back(entry.pipe.value);
+    }
+  }
+}
+
+void FluidNetwork::freeze(std::uint32_t id, double rate, PipeId bottleneck) {
+  Flow& flow = flows_[id];
+  flow.new_rate = rate;
+  flow.bottleneck = bottleneck;
+  for (const Entry& entry : entries(flow)) {
+    Pipe& pipe = pipes_[entry.pipe.value];
+    if (pipe.stamp != solve_) continue;
+    pipe.fixed += entry.weight * rate;
+    pipe.free_weight -= entry.weight;
+    --pipe.free_users;
+  }
+}
+
+// Water-fills the set with all other flows fixed at their rates.
+void FluidNetwork::fill() {
+  const auto order = [](const Key& a, const Key& b) { return higher(a, b); };
+  const auto level_of = [](const Pipe& pipe) {
+    return std::max(0.0, pipe.capacity - pipe.fixed) / pipe.free_weight;
+  };
+  keys_.clear();
+  for (const std::uint32_t p : touched_) {
+    Pipe& pipe = pipes_[p];
+    pipe.fixed = pipe.free_weight = 0;
+    pipe.free_users = 0;
+    pipe.level = std::numeric_limits<double>::infinity();
+    for (const User& user : pipe.users) {
+      const Flow& flow = flows_[user.flow];
+      if (flow.stamp == solve_) {
+        pipe.free_weight += user.weight;
+        ++pipe.free_users;
+      } else {
+        pipe.fixed += user.weight * flow.rate;
+      }
+    }
+    if (pipe.free_users > 0) keys_.push_back({level_of(pipe), p});
+  }
+  std::make_heap(keys_.begin(), keys_.end(), order);
+  caps_.clear();
+  for (const std::uint32_t id : set_) {
+    flows_[id].new_rate = -1;
+    caps_.push_back({routes_[flows_[id].route.value].full_rate, id});
+  }
+  std::ranges::sort(caps_, [](const Key& a, const Key& b) { return higher(b, a); });
+  auto cap = caps_.cbegin();
+  while (!keys_.empty() || cap != caps_.cend()) {
+    if (cap != caps_.cend() && (keys_.empty() || cap->level <= keys_.front().level)) {
+      const Flow& flow = flows_[cap->id];
+      if (flow.new_rate < 0) {
+        freeze(cap->id, cap->level, routes_[flow.route.value].narrowest);
+      }
+      ++cap;
+      continue;
+    }
+    std::pop_heap(keys_.begin(), keys_.end(), order);
+    const Key key = keys_.back();
+    keys_.pop_back();
+    Pipe& pipe = pipes_[key.id];
+    if (pipe.free_users == 0) continue;
+    const double level = level_of(pipe);
+    if (level > key.level) {  // keys only grow
+      keys_.push_back({level, key.id});
+      std::push_heap(keys_.begin(), keys_.end(), order);
+      continue;
+    }
+    pipe.level = level;
+    for (const User& user : pipe.users) {
+      const Flow& flow = flows_[user.flow];
+      if (flow.stamp == solve_ && flow.new_rate < 0) freeze(user.flow, level, PipeId{key.id});
+    }
+  }
+}
+
+// Fixed flows that the filled set pushes down or releases join it. True if any did.
+bool FluidNetwork::grow() {
+  const std::size_t before = set_.size();
+  for (const std::uint32_t p : touched_) {
+    const Pipe& pipe = pipes_[p];
+    double load = 0;
+    double fastest = 0;
+    for (const User& user : pipe.users) {
+      const Flow& flow = flows_[user.flow];
+      const bool is_member = flow.stamp == solve_ && flow.new_rate >= 0;
+      const double rate = is_member ? flow.new_rate : flow.rate;
+      load += user.weight * rate;
+      if (is_member) fastest = std::max(fastest, rate);
+    }
+    const bool is_full = load >= pipe.capacity * (1 - same_);
+    for (const User& user : pipe.users) {
+      const Flow& flow = flows_[user.flow];
+      if (flow.stamp == solve_) continue;
+      const bool is_released =
+          flow.bottleneck.value == p && (!is_full || fastest > flow.rate * (1 + same_));
+      const bool is_pushed = flow.rate > pipe.level * (1 + same_);
+      if (is_released || is_pushed) join(user.flow);
+    }
+  }
+  return set_.size() > before;
+}
+
+void FluidNetwork::set_rate(Flow& flow, double rate, SimTime now) {
+  flow.remaining = std::max(0.0, flow.remaining - flow.rate * to_seconds(now - flow.updated));
+  flow.updated = now;
+  flow.rate = rate;
+}
+
+// True if a solve from scratch costs less than to go on growing the set.
+bool FluidNetwork::is_too_large() const {
+  if (options_.full_fill_share <= 0) return true;
+  return set_.size() > kSmallSet &&
+         static_cast<double>(set_.size()) > options_.full_fill_share * static_cast<double>(active_);
+}
+
+// Gives every active flow its rate. Routes in order of their ids, each once with the number of its
+// flows: the same set of routes has the same answer, bit by bit, however it came about.
+void FluidNetwork::fill_from_scratch() {
+  ++full_fills_;
+  set_.clear();
+  levels_.clear();
+  for (std::uint32_t id = 0; id < flows_.size(); ++id) {
+    Flow& flow = flows_[id];
+    if (!flow.is_active) continue;
+    flow.stamp = solve_;
+    set_.push_back(id);
+    Route& route = routes_[flow.route.value];
+    if (route.stamp != solve_) {
+      route.stamp = solve_;
+      route.slot = 0;
+      levels_.push_back({flow.route.value, kNoPipe, 0});
+    }
+    ++route.slot;  // counts its flows first
+  }
+  const std::pair key{pattern_low_, pattern_high_};
+  const auto known = remembered_.find(key);
+  if (known != remembered_.end()) {
+    ++remembered_fills_;
+    levels_ = known->second;
+  } else {
+    std::ranges::sort(levels_, {}, &Level::route);
+    scratch_->clear();
+    for (const Level& each : levels_) {
+      const Route& route = routes_[each.route];
+      scratch_->add(route.slot, route.full_rate);
+      for (std::uint32_t i = route.begin; i < route.end; ++i) {
+        const Entry& entry = entries_[i];
+        if (!is_hot(entry.pipe)) continue;
+        scratch_->load(entry.pipe.value, pipes_[entry.pipe.value].capacity, entry.weight);
+      }
+    }
+    const std::span<const WaterFill::Answer> answers = scratch_->solve();
+    for (std::size_t i = 0; i < levels_.size(); ++i) {
+      const bool is_own = answers[i].constraint == WaterFill::kOwnCap;
+      levels_[i].level = answers[i].level;
+      levels_[i].bottleneck =
+          is_own ? routes_[levels_[i].route].narrowest : PipeId{answers[i].constraint};
+    }
+    remember(key);
+  }
+  for (std::uint32_t i = 0; i < levels_.size(); ++i) routes_[levels_[i].route].slot = i;
+  for (const std::uint32_t id : set_) {
+    Flow& flow = flows_[id];
+    const Level& level = levels_[routes_[flow.route.value].slot];
+    flow.new_rate = level.level;
+    flow.bottleneck = level.bottleneck;
+  }
+}
+
+void FluidNetwork::remember(const std::pair<std::uint64_t, std::uint64_t>& key) {
+  if (levels_.size() > options_.remembered_rates) return;
+  if (remembered_count_ + levels_.size() > options_.remembered_rates) {
+    remembered_.clear();
+    remembered_count_ = 0;
+  }
+  remembered_count_ += levels_.size();
+  remembered_.emplace(key, levels_);
+}
+
+void FluidNetwork::settle(SimTime now) {
+  if (pending_.empty() && dirty_.empty()) return;
+  ++solve_;
+  set_.clear();
+  touched_.clear();
+  for (const std::uint32_t id : pending_) {
+    if (flows_[id].is_active) join(id);  // set_capacity names flows that may end at this moment
+  }
+  pending_.clear();
+  for (const PipeId dirty : dirty_) {
+    for (const User& user : pipes_[dirty.value].users) {
+      if (flows_[user.flow].bottleneck.value == dirty.value) join(user.flow);
+    }
+  }
+  dirty_.clear();
+  if (set_.empty()) return;
+  ++solves_;
+  std::size_t seen = 0;
+  bool is_growing = true;
+  while (is_growing) {
+    if (is_too_large()) {
+      fill_from_scratch();
+      break;
+    }
+    touch_pipes(seen);
+    seen = set_.size();
+    fill();
+    is_growing = grow();
+  }
+  solved_flows_ += set_.size();
+  note_limits(now);
+  for (const std::uint32_t id : set_) {
+    Flow& flow = flows_[id];
+    if (std::abs(flow.new_rate - flow.rate) <= kSame * flow.rate && flow.rate > 0) continue;
+    set_rate(flow, flow.new_rate, now);
+    ++flow.version;
+    push_finish(id, Pending::Alone);
+  }
+}
+
+void FluidNetwork::slow(Flow& flow, PipeId pipe, SimTime now) {
+  if (flow.slowed_by == pipe) return;
+  if (flow.slowed_by != kNoPipe) {
+    Limit& before = limits_[flow.slowed_by.value];
+    if (--before.slowed == 0) before.total += now - before.since;
+  }
+  flow.slowed_by = pipe;
+  if (pipe != kNoPipe) {
+    Limit& limit = limits_[pipe.value];
+    if (limit.slowed++ == 0) limit.since = now;
+  }
+}
+
+// Which pipes slow whom, after a solve.
+void FluidNetwork::note_limits(SimTime now) {
+  for (const std::uint32_t id : set_) {
+    Flow& flow = flows_[id];
+    const double full_rate = routes_[flow.route.value].full_rate;
+    const bool is_slowed = flow.new_rate < full_rate * (1 - kSame) || flow.new_rate <= 0;
+    slow(flow, is_slowed ? flow.bottleneck : kNoPipe, now);
+    if (!is_slowed) continue;
+    const auto sharers = static_cast<int>(pipes_[flow.bottleneck.value].users.size());
+    if (sharers > limits_[flow.bottleneck.value].sharers_max) note_worst(flow.bottleneck, now);
+  }
+}
+
+void FluidNetwork::note_worst(PipeId pipe, SimTime now) {
+  Limit& limit = limits_[pipe.value];
+  const std::vector<User>& users = pipes_[pipe.value].users;
+  limit.sharers_max = static_cast<int>(users.size());
+  if (limit.worst == kNobody) {
+    limit.worst = static_cast<std::uint32_t>(worst_.size());
+    worst_.emplace_back();
+  }
+  std::vector<std::pair<std::uint64_t, RouteId>> who;
+  for (const User& user : users) who.emplace_back(flows_[user.flow].tag, flows_[user.flow].route);
+  const std::size_t named = std::min(who.size(), kNamedSharers);
+  std::ranges::partial_sort(who, who.begin() + static_cast<std::ptrdiff_t>(named));
+  Contention& worst = worst_[limit.worst];
+  worst = {limit.sharers_max, now, {}, {}};
+  for (std::size_t i = 0; i < named; ++i) {
+    worst.tags.push_back(who[i].first);
+    worst.routes.push_back(who[i].second);
+  }
+}
+
+}  // namespace foresail::sim
