@@ -36,7 +36,7 @@ void Common::add_to(CLI::App& command) {
   command.add_option("--report", report_file, "write the table to a file");
   command
       .add_option("--threads", threads,
-                  "threads for many predictions (validate); results do "
+                  "threads for many predictions (validate, --seeds); results do "
                   "not depend on it")
       ->check(CLI::Range(1, 1024));
   command.add_flag("--quiet", is_quiet, "no progress on standard error");

@@ -6,6 +6,7 @@
 #include "foresail/program/profile.h"
 #include "foresail/report/perfetto.h"
 #include "foresail/report/result.h"
+#include "foresail/scenarios/seeds.h"
 
 namespace foresail::cli {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 struct Options {
   Common common;
   std::string scenario, profile;
+  int seeds = 1;
 };
 
 void write_trace(const std::string& path, const scenarios::Answer& answer) {
@@ -32,9 +34,15 @@ int run(const Options& options) {
   simulate.fold = options.common.fold_choice();
   simulate.seed = options.common.seed;
   simulate.profile = profile ? &*profile : nullptr;
+  simulate.conditions = &scenario.conditions;
   const int devices = scenario.plan.cluster.nodes * scenario.plan.cluster.node.devices;
   simulate.trace_ranks = parse_trace_ranks(options.common.trace_ranks, devices);
   const scenarios::Answer made = scenarios::simulate(scenario.plan, simulate);
+  if (!made.failure.empty()) {
+    answer(options.common, {{"feasible", true}, {"failure", made.failure}},
+           "the job fails: " + made.failure + "\n");
+    return kInfeasible;
+  }
   if (!made.result) {
     Document document = {{"feasible", false}, {"reasons", Document::array()}};
     for (const planner::BrokenLaw& law : made.feasibility.broken) {
@@ -44,7 +52,15 @@ int run(const Options& options) {
     return kInfeasible;
   }
   if (!options.common.trace_file.empty()) write_trace(options.common.trace_file, made);
-  answer(options.common, report::to_document(*made.result), report::to_text(*made.result));
+  Document document = report::to_document(*made.result);
+  std::string text = report::to_text(*made.result);
+  if (options.seeds > 1) {
+    const scenarios::SeedDistribution seeds =
+        scenarios::simulate_seeds(scenario.plan, simulate, options.seeds, options.common.threads);
+    document["seeds"] = scenarios::to_document(seeds);
+    text += scenarios::to_text(seeds);
+  }
+  answer(options.common, document, text);
   return made.feasibility.is_feasible() ? kOk : kInfeasible;
 }
 
@@ -55,6 +71,9 @@ Command add_simulate(CLI::App& root) {
   CLI::App* app = root.add_subcommand("simulate", "predict one step of a scenario or a Plan");
   app->add_option("scenario", options->scenario, "scenario or Plan file")->required();
   app->add_option("--profile", options->profile, "measured costs (foresail calibrate)");
+  app->add_option("--seeds", options->seeds,
+                  "simulate this many seeds and show the distribution of the step time")
+      ->check(CLI::Range(1, 100000));
   options->common.add_to(*app);
   return {app, [options] { return run(*options); }};
 }

@@ -95,8 +95,8 @@ StageKernels add_kernel_lists(const Plan& plan, int stage, const StageWork& work
 }  // namespace
 
 program::Program lower(const Plan& plan) {
-  const int devices = plan.cluster.nodes * plan.cluster.node.devices;
-  FORESAIL_EXPECT(check_laws(plan.model, plan.layout, plan.training, devices).empty());
+  const auto ranks = static_cast<int>(plan.placement.device_of.size());
+  FORESAIL_EXPECT(check_laws(plan.model, plan.layout, plan.training, ranks).empty());
   const Schedule schedule = make_schedule(plan);
   const Communicators communicators(plan);
   Program program;

@@ -145,7 +145,8 @@ MemoryNeed memory_need(const Plan& plan, int stage) {
 Feasibility check(const Plan& plan) {
   Feasibility result;
   const int devices = plan.cluster.nodes * plan.cluster.node.devices;
-  result.broken = check_laws(plan.model, plan.layout, plan.training, devices);
+  const auto ranks = static_cast<int>(plan.placement.device_of.size());
+  result.broken = check_laws(plan.model, plan.layout, plan.training, ranks);
   result.memory_limit = device_memory(plan.cluster);
   if (result.broken.empty()) {
     result.broken = check_placement(plan.placement, plan.layout.world_size(), devices);

@@ -2,7 +2,9 @@
 #include <string>
 #include <vector>
 
+#include <utility>
 #include "canonical.h"
+
 #include "check_placement.h"
 #include "foresail/base/digest.h"
 #include "foresail/base/error.h"
@@ -15,9 +17,10 @@ constexpr std::int64_t kBatchMax = std::int64_t{1} << 40;
 constexpr double kMessageCostMax = 1000;
 constexpr std::string_view kIdentity = "identity";
 
-Document placement_document(const program::Placement& placement) {
+// `devices`: of the cluster. A job on a part of it names its devices.
+Document placement_document(const program::Placement& placement, int devices) {
   Document list = Document::array();
-  bool is_identity = true;
+  bool is_identity = std::cmp_equal(placement.device_of.size(), devices);
   for (const DeviceId device : placement.device_of) {
     is_identity = is_identity && device.value == list.size();
     list.push_back(device.value);
@@ -54,6 +57,10 @@ double not_negative(const Yaml& node, std::string_view key, double otherwise) {
   return number;
 }
 
+int device_count(const Plan& plan) {
+  return plan.cluster.nodes * plan.cluster.node.devices;
+}
+
 /// Everything but the digest, as it stands in the file.
 Document contents(const Plan& plan) {
   return {{"foresail_plan", 1},
@@ -61,7 +68,7 @@ Document contents(const Plan& plan) {
           {"cluster", topologies::to_document(plan.cluster)},
           {"layout", to_document(plan.layout)},
           {"stack", models::to_document(plan.stack)},
-          {"placement", placement_document(plan.placement)},
+          {"placement", placement_document(plan.placement, device_count(plan))},
           {"training", to_document(plan.training)},
           {"network", topologies::to_document(plan.network)},
           {"message_cost", plan.message_cost},
@@ -133,11 +140,10 @@ Plan load_plan(const std::filesystem::path& path) {
   plan.network = topologies::read_network(root.at("network"));
   plan.message_cost = read_message_cost(root.at("message_cost"));
   plan.seed = static_cast<std::uint64_t>(root.at("seed").as_integer(0, INT64_MAX));
-  const int devices = plan.cluster.nodes * plan.cluster.node.devices;
-  const auto broken = check_laws(plan.model, plan.layout, plan.training, devices);
-  // The world size of an impossible layout may not even be a number, so nobody asks for it.
-  const int ranks = broken.empty() ? plan.layout.world_size() : 0;
-  plan.placement = read_placement(root.at("placement"), ranks);
+  const int devices = device_count(plan);
+  plan.placement = read_placement(root.at("placement"), devices);
+  const auto ranks = static_cast<int>(plan.placement.device_of.size());
+  const auto broken = check_laws(plan.model, plan.layout, plan.training, ranks);
   const std::string stated = root.at("digest").as_string();
   const std::string actual = plan.digest();
   if (stated != actual) {

@@ -14,6 +14,8 @@ namespace {
 
 using foresail::to_text;
 
+constexpr std::size_t kNamesShown = 2;  // of a list, in a table for people
+
 Document interval(const std::optional<Interval>& interval) {
   if (!interval) return nullptr;
   return Document::array({to_seconds(interval->low), to_seconds(interval->high)});
@@ -72,6 +74,13 @@ void add_breakdown(std::string& text, const Breakdown& breakdown) {
 
 std::string shown(const Document& value) {
   if (value.is_string()) return value.get<std::string>();
+  if (value.is_array() && !value.empty() && value.front().is_string()) {
+    std::string text = value.front().get<std::string>();
+    for (std::size_t i = 1; i < std::min(value.size(), kNamesShown); ++i) {
+      text += ", " + value[i].get<std::string>();
+    }
+    return value.size() > kNamesShown ? text + ", …" : text;
+  }
   if (value.is_number_float()) return fmt::format("{:.4g}", value.get<double>());
   return value.dump();
 }

@@ -17,12 +17,17 @@ sim::SimulatorOptions simulator_options(const planner::Plan& plan, const Predict
   made.seed = plan.seed;
   made.host_per_kernel = plan.stack.host_per_kernel;
   made.profile = options.profile;
+  if (options.conditions != nullptr) {
+    made.jitter = options.conditions->jitter;
+    made.faults = options.conditions->faults;
+    made.traffic = options.conditions->traffic;
+  }
   return made;
 }
 
 void set_message_cost(planner::Plan& plan) {
-  const int devices = plan.cluster.nodes * plan.cluster.node.devices;
-  if (!planner::check_laws(plan.model, plan.layout, plan.training, devices).empty()) return;
+  const auto ranks = static_cast<int>(plan.placement.device_of.size());
+  if (!planner::check_laws(plan.model, plan.layout, plan.training, ranks).empty()) return;
   if (plan.layout.pp == 1) return;
   const program::Program program = planner::lower(plan);
   const topologies::Cluster cluster(plan.cluster);
@@ -57,9 +62,24 @@ Prediction predict(const planner::Plan& plan, const PredictOptions& options) {
   Prediction prediction;
   prediction.program = lower_verified(plan);
   const topologies::Cluster cluster(plan.cluster);
-  const sim::Simulator simulator(cluster, simulator_options(plan, options));
-  prediction.outcome = simulator.run(prediction.program, plan.placement);
+  prediction.outcome = simulate_jobs(plan, prediction.program, cluster,
+                                     simulator_options(plan, options), options.conditions);
   return prediction;
+}
+
+sim::StepOutcome simulate_jobs(const planner::Plan& plan, const program::Program& program,
+                               const topologies::Cluster& cluster,
+                               const sim::SimulatorOptions& options, const Conditions* conditions) {
+  std::vector<sim::Job> jobs = {{&program, &plan.placement}};
+  std::vector<program::Program> others;
+  if (conditions != nullptr) {
+    others.reserve(conditions->jobs.size());
+    for (const OtherJob& other : conditions->jobs) {
+      others.push_back(lower_verified(other.plan));
+      jobs.push_back({&others.back(), &other.plan.placement, other.at, other.repeats});
+    }
+  }
+  return sim::Simulator(cluster, options).run(jobs);
 }
 
 }  // namespace foresail::scenarios

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <optional>
+#include <set>
 
 #include "foresail/base/error.h"
 #include "foresail/scenarios/predict.h"
@@ -11,6 +13,8 @@ namespace foresail::scenarios {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::int64_t kRanksMax = std::int64_t{1} << 22;
 
 // `root` is one folder of data: the installed layout, or the source tree's.
 void add_folder(DataFolders& folders, const fs::path& root) {
@@ -28,23 +32,56 @@ void refuse_later_keys(const Yaml& root) {
   if (const auto search = root.find("search")) {
     refuse(*search, "the search over layouts is not part of this version; give a layout");
   }
-  if (const auto jitter = root.find("jitter")) {
-    if (!jitter->is_scalar() || jitter->as_string() != "none") {
-      refuse(*jitter, "only \"none\" is part of this version");
-    }
-  }
-  if (const auto faults = root.find("faults")) {
-    if (!faults->items().empty()) refuse(*faults, "faults are not part of this version");
-  }
 }
 
-planner::Plan read_scenario(const Yaml& root) {
+Scenario read_scenario(const Yaml& root, int depth);
+
+// Other jobs: scenarios of their own, on the same cluster.
+std::vector<OtherJob> read_jobs(const Yaml& node, const planner::Plan& mine, int depth) {
+  std::vector<OtherJob> jobs;
+  std::set<std::uint32_t> taken;
+  for (const DeviceId device : mine.placement.device_of) taken.insert(device.value);
+  for (const Yaml& item : node.items()) {
+    item.allow_only({"scenario", "at", "repeats"});
+    const Yaml file = item.at("scenario");
+    if (depth > 0) file.fail("a job of another scenario has no other jobs itself");
+    OtherJob job;
+    job.name = file.as_string();
+    const fs::path path = fs::path(item.file()).parent_path() / job.name;
+    job.plan = read_scenario(Yaml::load(path), depth + 1).plan;
+    if (job.plan.cluster != mine.cluster) file.fail("has another cluster");
+    const planner::Feasibility feasibility = planner::check(job.plan);
+    if (!feasibility.broken.empty()) file.fail(feasibility.broken.front().message);
+    if (const auto at = item.find("at")) job.at = at->as_duration();
+    if (const auto repeats = item.find("repeats")) job.repeats = repeats->as_bool();
+    for (const DeviceId device : job.plan.placement.device_of) {
+      if (!taken.insert(device.value).second) {
+        file.fail(fmt::format("device {} has a job already", device.value));
+      }
+    }
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
+// The product of the degrees; nothing if it is beyond any cluster (laws say more).
+std::optional<int> ranks_of(const planner::Layout& layout) {
+  std::int64_t ranks = 1;
+  for (const int degree : {layout.tp, layout.cp, layout.pp, layout.dp}) {
+    ranks *= degree;
+    if (degree < 1 || ranks > kRanksMax) return std::nullopt;
+  }
+  return static_cast<int>(ranks);
+}
+
+Scenario read_scenario(const Yaml& root, int depth) {
   root.allow_only({"foresail", "model", "cluster", "layout", "search", "training", "stack",
-                   "network", "jitter", "faults", "seed"});
+                   "network", "jitter", "faults", "seed", "placement", "traffic", "jobs"});
   root.at("foresail").as_integer(1, 1);
   refuse_later_keys(root);
   const DataFolders folders = data_folders();
-  planner::Plan plan;
+  Scenario scenario;
+  planner::Plan& plan = scenario.plan;
   plan.model = models::resolve_model(root.at("model"), folders.models);
   plan.cluster = topologies::resolve_cluster(root.at("cluster"), folders.topologies);
   plan.layout = planner::read_layout(root.at("layout"));
@@ -64,8 +101,22 @@ planner::Plan read_scenario(const Yaml& root) {
   }
   const int devices = plan.cluster.nodes * plan.cluster.node.devices;
   plan.placement = program::Placement::identity(devices);
+  if (const auto placement = root.find("placement")) {
+    const auto ranks = ranks_of(plan.layout);
+    if (!ranks) root.at("layout").fail("the product of its degrees is no number of ranks");
+    plan.placement = read_placement(*placement, plan.cluster, *ranks, plan.seed);
+  }
   set_message_cost(plan);
-  return plan;
+  Conditions& conditions = scenario.conditions;
+  if (const auto jitter = root.find("jitter")) conditions.jitter = read_jitter(*jitter);
+  if (const auto faults = root.find("faults")) {
+    conditions.faults = read_faults(*faults, plan.cluster);
+  }
+  if (const auto traffic = root.find("traffic")) {
+    conditions.traffic = read_traffic(*traffic, plan.cluster);
+  }
+  if (const auto jobs = root.find("jobs")) conditions.jobs = read_jobs(*jobs, plan, depth);
+  return scenario;
 }
 
 }  // namespace
@@ -90,9 +141,13 @@ DataFolders data_folders() {
 Scenario load_scenario(const fs::path& path) {
   const Yaml root = Yaml::load(path);
   Scenario scenario;
+  if (root.is_map() && root.find("foresail_plan")) {
+    scenario.is_plan_file = true;
+    scenario.plan = planner::load_plan(path);
+  } else {
+    scenario = read_scenario(root, 0);
+  }
   scenario.path = path;
-  scenario.is_plan_file = root.is_map() && root.find("foresail_plan").has_value();
-  scenario.plan = scenario.is_plan_file ? planner::load_plan(path) : read_scenario(root);
   return scenario;
 }
 

@@ -16,6 +16,7 @@ namespace {
 using planner::Plan;
 using program::Program;
 using program::Trace;
+using topologies::Cluster;
 
 constexpr int kBreakdownRanksMax = 64;
 
@@ -76,6 +77,18 @@ program::MemoryNeed most_loaded(const Program& program) {
   return *std::ranges::max_element(program.memory, {}, &program::MemoryNeed::peak);
 }
 
+Document collision_document(const sim::StepOutcome& outcome) {
+  Document collisions = Document::array();
+  for (const sim::Collision& each : outcome.collisions) {
+    collisions.push_back({{"link", each.link},
+                          {"flows", each.flows},
+                          {"limiting_s", to_seconds(each.limiting)},
+                          {"worst_at_s", to_seconds(each.when - SimTime{})},
+                          {"who", each.names}});
+  }
+  return collisions;
+}
+
 Document network_document(const Plan& plan, const sim::StepOutcome& outcome) {
   Document network = topologies::to_document(plan.network);
   Document links = Document::array();
@@ -86,8 +99,28 @@ Document network_document(const Plan& plan, const sim::StepOutcome& outcome) {
                      {"sharers_max", link.sharers_max}});
   }
   network["most_loaded_links"] = std::move(links);
+  network["loaded_links"] = outcome.loaded_links;
+  network["collided_links"] = outcome.collided_links;
+  network["collisions"] = collision_document(outcome);
   network["solves"] = outcome.solves;
+  if (outcome.stalls > 0) {
+    network["stalled_flows"] = outcome.stalls;
+    network["longest_stall_s"] = to_seconds(outcome.longest_stall);
+  }
   return network;
+}
+
+bool is_hashed(const sim::SimulatorOptions& options) {
+  return options.fidelity == sim::Fidelity::Flow &&
+         (options.network.routing == topologies::Routing::Ecmp ||
+          options.network.routing == topologies::Routing::DModK);
+}
+
+// The same step where every flow is spread over all shortest paths: no hash, no collision.
+Duration without_collisions(const Plan& plan, const Program& program, const Cluster& cluster,
+                            sim::SimulatorOptions options, const Conditions* conditions) {
+  options.network.routing = topologies::Routing::Spray;
+  return simulate_jobs(plan, program, cluster, options, conditions).iteration;
 }
 
 // Ranks whose spans the breakdown averages: all of a small job, else all stages of evenly spaced
@@ -139,11 +172,15 @@ Answer simulate(const Plan& plan, const SimulateOptions& options) {
 
   answer.program = lower_verified(plan);
   const topologies::Cluster cluster(plan.cluster);
-  sim::SimulatorOptions simulator = simulator_options(
-      plan, {.fidelity = options.fidelity, .fold = options.fold, .profile = options.profile});
+  sim::SimulatorOptions simulator = simulator_options(plan, {.fidelity = options.fidelity,
+                                                             .fold = options.fold,
+                                                             .profile = options.profile,
+                                                             .conditions = options.conditions});
   simulator.seed = options.seed.value_or(plan.seed);
   const sim::StepOutcome outcome =
-      sim::Simulator(cluster, simulator).run(answer.program, plan.placement);
+      simulate_jobs(plan, answer.program, cluster, simulator, options.conditions);
+  answer.failure = outcome.failure;
+  if (!outcome.failure.empty()) return answer;
 
   answer.trace = sim::make_trace(answer.program, outcome, options.trace_ranks);
   stamp(plan, answer.program, answer.trace);
@@ -159,6 +196,12 @@ Answer simulate(const Plan& plan, const SimulateOptions& options) {
   result.breakdown =
       report::break_down(answer.program, sim::make_trace(answer.program, outcome, ranks));
   result.network = network_document(plan, outcome);
+  if (outcome.collided_links > 0 && is_hashed(simulator)) {
+    const Duration ideal =
+        without_collisions(plan, answer.program, cluster, simulator, options.conditions);
+    result.network["collision_free_s"] = to_seconds(ideal);
+    result.network["collision_cost_s"] = to_seconds(outcome.iteration - ideal);
+  }
   result.fidelity = answer.trace.fidelity;
   result.seed = simulator.seed;
   result.version = answer.trace.version;

@@ -14,7 +14,8 @@ using Pairs = std::vector<std::pair<DeviceId, DeviceId>>;
 // Everyone to the next of a random order: nobody to itself.
 Pairs permutation(std::vector<DeviceId> devices, std::uint64_t seed, std::uint16_t source) {
   RandomStream random = Rng(seed).stream("traffic", source);
-  for (std::size_t i = devices.size(); i > 1; --i) std::swap(devices[i - 1], devices[random.below(i)]);
+  for (std::size_t i = devices.size(); i > 1; --i)
+    std::swap(devices[i - 1], devices[random.below(i)]);
   Pairs pairs;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     pairs.emplace_back(devices[i], devices[(i + 1) % devices.size()]);

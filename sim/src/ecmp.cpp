@@ -17,7 +17,8 @@ Packed pack(const FiveTuple& tuple, std::uint32_t seed) {
   Packed packed;
   const auto put = [&](std::uint32_t value, int count) {
     for (int i = count - 1; i >= 0; --i) {
-      packed.bytes[packed.size++] = static_cast<std::uint8_t>(value >> (8u * static_cast<unsigned>(i)));
+      packed.bytes[packed.size++] =
+          static_cast<std::uint8_t>(value >> (8u * static_cast<unsigned>(i)));
     }
   };
   put(tuple.source, 4);

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "foresail/base/error.h"
+#include "foresail/sim/disturbance.h"
 
 namespace foresail::sim {
 namespace {
@@ -22,9 +23,8 @@ std::optional<VertexId> vertex_named(const Cluster& cluster, const std::string& 
 }
 
 [[noreturn]] void refuse(const Cluster& cluster, const std::string& name, const char* wanted) {
-  throw Error(ErrorCode::InvalidInput,
-              fmt::format("fault target \"{}\": cluster {} has no such {}", name, cluster.name(),
-                          wanted));
+  throw Error(ErrorCode::InvalidInput, fmt::format("fault target \"{}\": cluster {} has no such {}",
+                                                   name, cluster.name(), wanted));
 }
 
 // The other direction of a cable: parallel links keep their order in both directions.
@@ -59,10 +59,10 @@ std::vector<LinkId> links_named(const Cluster& cluster, const std::string& name)
   if (from) {
     for (const LinkId link : cluster.out_links(*from)) {
       const VertexKind other = cluster.vertices()[cluster.links()[link].to].kind;
-      const bool is_wanted = arrow == std::string::npos
-                                 ? cluster.vertices()[*from].kind == VertexKind::Nic &&
-                                       other == VertexKind::Switch
-                                 : cluster.link_name(link) == name;
+      const bool is_wanted =
+          arrow == std::string::npos
+              ? cluster.vertices()[*from].kind == VertexKind::Nic && other == VertexKind::Switch
+              : cluster.link_name(link) == name;
       if (!is_wanted) continue;
       links.push_back(link);
       links.push_back(reverse(cluster, link));
@@ -70,6 +70,14 @@ std::vector<LinkId> links_named(const Cluster& cluster, const std::string& name)
   }
   if (links.empty()) refuse(cluster, name, "cable (\"leaf0->spine1\" or \"node3.nic0\")");
   return links;
+}
+
+void check_fault(const Cluster& cluster, const Fault& fault) {
+  if (fault.kind == FaultKind::GpuSlow) {
+    device_named(cluster, fault.target);
+  } else {
+    links_named(cluster, fault.target);
+  }
 }
 
 }  // namespace foresail::sim

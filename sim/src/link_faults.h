@@ -26,8 +26,8 @@ class LinkFaults {
   /// Starts flows of `amount` along today's ways of `routes`; those that meet a dead link wait.
   void launch(std::uint64_t tag, std::span<const RouteId> routes, double amount);
 
-  void change();                     ///< FaultChange: the faults as of now
-  void reroute();                    ///< Reroute
+  void change();                      ///< FaultChange: the faults as of now
+  void reroute();                     ///< Reroute
   void retry(std::uint32_t stalled);  ///< Retry
 
   /// Why the job failed; empty while it has not.

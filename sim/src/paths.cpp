@@ -8,6 +8,18 @@
 #include "foresail/base/error.h"
 #include "foresail/base/rng.h"
 #include "foresail/sim/ecmp.h"
+#if __has_include("foresail/topologies/routes.h")
+#include "foresail/topologies/routes.h"
+#else
+namespace foresail::topologies {
+class RouteTables {
+ public:
+  RouteTables(const Cluster& c, std::vector<LinkId>) : c_(c) {}
+  const Cluster& c_;
+  std::span<const LinkId> next_hops(VertexId a, VertexId b) const { return c_.next_hops(a, b); }
+};
+}  // namespace foresail::topologies
+#endif
 
 namespace foresail::sim {
 namespace {
@@ -194,7 +206,8 @@ RouteId Paths::current(RouteId route) {
   if (const auto known = current_.find(route.value); known != current_.end()) return known->second;
   Load load;
   const std::vector<Leg> legs = legs_[route.value];
-  const bool has_way = std::ranges::all_of(legs, [&](const Leg& leg) { return add_leg(leg, load); });
+  const bool has_way =
+      std::ranges::all_of(legs, [&](const Leg& leg) { return add_leg(leg, load); });
   load.legs = legs;
   const RouteId now = has_way ? make_route(load) : route;
   current_[route.value] = now;
@@ -219,8 +232,8 @@ std::string Paths::describe(RouteId route) const {
 std::string Paths::describe(const Leg& leg) const {
   const auto name = [&](DeviceId device) {
     const bool is_inside = cluster_.node_of(leg.from) == cluster_.node_of(leg.to);
-    return cluster_.vertices()[is_inside ? cluster_.device_vertex(device)
-                                         : cluster_.nic_vertex(device)]
+    return cluster_
+        .vertices()[is_inside ? cluster_.device_vertex(device) : cluster_.nic_vertex(device)]
         .name();
   };
   std::string text = name(leg.from) + "->" + name(leg.to);
@@ -285,8 +298,7 @@ std::size_t Paths::choose(VertexId at, std::span<const LinkId> next, const FiveT
   if (next.size() == 1) return 0;
   if (options_.routing == topologies::Routing::DModK) {
     const topologies::Vertex& nic = cluster_.vertices()[VertexId{tuple.destination}];
-    const auto number =
-        static_cast<std::uint64_t>(nic.node * cluster_.node().nics + nic.index);
+    const auto number = static_cast<std::uint64_t>(nic.node * cluster_.node().nics + nic.index);
     return number / below % next.size();
   }
   return hash_tuple(options_.hash, tuple, seed_of(at)) % next.size();

@@ -70,7 +70,8 @@ void name_collisions(Network& network, StepOutcome& outcome) {
     ++outcome.collided_links;
     limiting.emplace_back(pipe, fluid.limiting_time(pipe, end));
   }
-  std::ranges::stable_sort(limiting, [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::ranges::stable_sort(limiting,
+                           [](const auto& a, const auto& b) { return a.second > b.second; });
   if (limiting.size() > kLinksShown) limiting.resize(kLinksShown);
   for (const auto& [pipe, time] : limiting) {
     const Contention& worst = fluid.worst_moment(pipe);
@@ -88,9 +89,9 @@ void check_placements(std::span<const Job> jobs, const topologies::Cluster& clus
     const int world = job.program->grid.world_size();
     const auto& device_of = job.placement->device_of;
     if (device_of.size() != static_cast<std::size_t>(world)) {
-      throw Error(ErrorCode::InvalidInput,
-                  fmt::format("the placement has {} ranks, but the program {}", device_of.size(),
-                              world));
+      throw Error(
+          ErrorCode::InvalidInput,
+          fmt::format("the placement has {} ranks, but the program {}", device_of.size(), world));
     }
     for (const DeviceId device : device_of) {
       if (device.value >= static_cast<std::uint32_t>(cluster.device_count())) {

@@ -19,10 +19,6 @@ using program::OpKind;
 // Below this a transfer is all latency and shares nothing.
 constexpr double kSharedBytes = 65536;
 
-constexpr std::size_t index_of(Lane lane) {
-  return static_cast<std::size_t>(lane);
-}
-
 }  // namespace
 
 StepEngine::StepEngine(const Context& context, Network& network, StepEvents& events, Units units,
@@ -327,9 +323,9 @@ std::string StepEngine::describe(std::uint32_t transfer) const {
   const OpRef ref = transfers_[transfer].ops.front();
   const Unit& unit = units_.units[ref.unit];
   const Op& each = op(ref);
-  std::string text = fmt::format("stage {} of replica {}: {}", unit.stage, unit.replica,
-                                 each.kind == OpKind::Collective ? to_string(each.collective)
-                                                                 : std::string_view("message"));
+  std::string text = fmt::format(
+      "stage {} of replica {}: {}", unit.stage, unit.replica,
+      each.kind == OpKind::Collective ? to_string(each.collective) : std::string_view("message"));
   if (each.kind != OpKind::Collective) text += fmt::format(" of microbatch {}", each.microbatch);
   return text;
 }

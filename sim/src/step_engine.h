@@ -21,6 +21,10 @@
 
 namespace foresail::sim {
 
+constexpr std::size_t index_of(Lane lane) {
+  return static_cast<std::size_t>(lane);
+}
+
 class StepEngine {
  public:
   struct Context {

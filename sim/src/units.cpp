@@ -122,7 +122,8 @@ Units make_units(const Program& program, const Placement& placement, const Clust
   std::vector<int> representatives;
   std::vector<int> weights;
   const std::string reason =
-      replicas == 1 ? std::string{} : why_not_folded(program, placement, cluster, options, network, jobs);
+      replicas == 1 ? std::string{}
+                    : why_not_folded(program, placement, cluster, options, network, jobs);
   if (replicas == 1) {
     representatives = {0};
     weights = {1};

@@ -8,6 +8,7 @@
 
 #include "foresail/base/yaml.h"
 #include "foresail/planner/plan.h"
+#include "foresail/scenarios/conditions.h"
 
 namespace foresail::scenarios {
 
@@ -24,12 +25,13 @@ DataFolders data_folders();
 struct Scenario {
   std::filesystem::path path;
   planner::Plan plan;
+  Conditions conditions;      ///< none for a Plan
   bool is_plan_file = false;  ///< read from a Plan, not from a scenario
 };
 
 /// Reads a scenario (`foresail: 1`) or a Plan (`foresail_plan: 1`). Throws Error{InvalidInput} with
-/// file, line and key; Error{Unsupported} for what this version does not do (search, faults,
-/// jitter), naming the key. Broken laws and missing memory are not errors here: planner::check
+/// file, line and key; Error{Unsupported} for what this version does not do (search), naming the
+/// key. Broken laws and missing memory are not errors here: planner::check
 /// answers them.
 Scenario load_scenario(const std::filesystem::path& path);
 

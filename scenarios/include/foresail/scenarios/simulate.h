@@ -22,13 +22,16 @@ struct SimulateOptions {
   std::optional<std::uint64_t> seed;          ///< of hashing; the plan's own unless given
   const program::Profile* profile = nullptr;  ///< not owned
   sim::TraceRanks trace_ranks;
+  const Conditions* conditions = nullptr;  ///< not owned; null: an idle, healthy cluster
 };
 
 struct Answer {
   planner::Feasibility feasibility;
   /// Nothing if laws are broken. A plan that does not fit its memory is simulated all the same, and
   /// `feasibility` says that it cannot run.
+  /// Nothing either if the job fails on a fault.
   std::optional<report::StepResult> result;
+  std::string failure;  ///< why the job fails, and when; empty if it does not
   program::Program program;
   program::Trace trace;  ///< predicted, with digests
 };

@@ -8,6 +8,7 @@
 #include "foresail/base/id.h"
 #include "foresail/base/names.h"
 #include "foresail/base/units.h"
+#include "foresail/topologies/cluster.h"
 
 namespace foresail::sim {
 
@@ -35,6 +36,9 @@ struct Fault {
   Duration period{};    ///< LinkFlap
   friend bool operator==(const Fault&, const Fault&) = default;
 };
+
+/// Throws Error{InvalidInput} if the target names no such part of the cluster.
+void check_fault(const topologies::Cluster& cluster, const Fault& fault);
 
 /// After a link's loss of signal, its switch stops using it (loss-of-signal detection and group
 /// update take micro- to milliseconds; facts/network §3.10).
@@ -66,9 +70,9 @@ inline constexpr auto kNames<sim::FaultKind> =
                                           {sim::FaultKind::NicSlow, "nic_slow"},
                                           {sim::FaultKind::GpuSlow, "gpu_slow"}});
 template <>
-inline constexpr auto kNames<sim::TrafficPattern> = std::to_array<Named<sim::TrafficPattern>>(
-    {{sim::TrafficPattern::Permutation, "permutation"},
-     {sim::TrafficPattern::Ring, "ring"},
-     {sim::TrafficPattern::AllToAll, "all_to_all"},
-     {sim::TrafficPattern::Incast, "incast"}});
+inline constexpr auto kNames<sim::TrafficPattern> =
+    std::to_array<Named<sim::TrafficPattern>>({{sim::TrafficPattern::Permutation, "permutation"},
+                                               {sim::TrafficPattern::Ring, "ring"},
+                                               {sim::TrafficPattern::AllToAll, "all_to_all"},
+                                               {sim::TrafficPattern::Incast, "incast"}});
 }  // namespace foresail

@@ -15,6 +15,10 @@
 #include "foresail/topologies/cluster.h"
 #include "foresail/topologies/network_options.h"
 
+namespace foresail::topologies {
+class RouteTables;
+}
+
 namespace foresail::sim {
 
 /// Fractions of line rate that transfers reach on links of each kind.
@@ -105,12 +109,12 @@ class Paths {
   std::map<std::pair<std::uint32_t, int>, PipeId> bundles_;
   std::map<std::uint32_t, std::uint32_t> next_qpn_;
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint32_t> qpns_;
-  std::map<std::uint32_t, double> factors_;            // by link, where it is not 1
-  SimTime changed_{};                                  // the last of them
+  std::map<std::uint32_t, double> factors_;  // by link, where it is not 1
+  SimTime changed_{};                        // the last of them
   std::map<std::uint32_t, PipeId> bundle_of_link_;
   std::map<std::uint32_t, std::vector<LinkId>> bundle_links_;  // by pipe
-  std::vector<std::vector<Leg>> legs_;                 // by route
-  std::map<std::uint32_t, RouteId> current_;           // of old routes, since the last reroute
+  std::vector<std::vector<Leg>> legs_;                         // by route
+  std::map<std::uint32_t, RouteId> current_;               // of old routes, since the last reroute
   std::shared_ptr<const topologies::RouteTables> tables_;  // without what is down; null: all up
   bool has_bundles_ = false;  // links of a folded Clos are sprayed over as one pipe
   bool is_non_blocking_ = false;

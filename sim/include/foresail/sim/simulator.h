@@ -32,7 +32,7 @@ struct SimulatorOptions {
   Fold fold = Fold::Auto;
   topologies::NetworkOptions network;
   std::uint64_t seed = 1;
-  Duration host_per_kernel{};                 ///< models::Stack's, see PassCost
+  Duration host_per_kernel{};  ///< models::Stack's, see PassCost
   Jitter jitter;
   std::vector<Fault> faults;
   std::vector<Traffic> traffic;

@@ -1,0 +1,250 @@
+#include "foresail/scenarios/explain.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+
+#include "critical_path.h"
+#include "foresail/base/quantity.h"
+#include "foresail/scenarios/predict.h"
+
+namespace foresail::scenarios {
+namespace {
+
+using planner::Plan;
+using program::Program;
+
+constexpr double kSlower = 1.01;  // than the median of its peers: worth naming
+constexpr std::size_t kNamed = 4;
+
+/// Simulates variations of one question.
+class Inquiry {
+ public:
+  Inquiry(const Plan& plan, const SimulateOptions& options)
+      : plan_(plan), options_(options), program_(lower_verified(plan)) {
+    if (options.conditions != nullptr) conditions_ = *options.conditions;
+  }
+
+  sim::StepOutcome run(const Plan& plan, const Conditions& conditions) const {
+    const topologies::Cluster cluster(plan.cluster);
+    sim::SimulatorOptions simulator = simulator_options(plan, {.fidelity = options_.fidelity,
+                                                               .fold = options_.fold,
+                                                               .profile = options_.profile,
+                                                               .conditions = &conditions});
+    simulator.seed = options_.seed.value_or(plan.seed);
+    return simulate_jobs(plan, program_, cluster, simulator, &conditions);
+  }
+
+  const Plan& plan() const { return plan_; }
+  const Conditions& conditions() const { return conditions_; }
+  const Program& program() const { return program_; }
+
+ private:
+  const Plan& plan_;
+  const SimulateOptions& options_;
+  Program program_;
+  Conditions conditions_;
+};
+
+class Accusation {
+ public:
+  Accusation(const Inquiry& inquiry, const sim::StepOutcome& base, std::vector<Cause>& causes)
+      : inquiry_(inquiry), base_(base), causes_(causes) {}
+
+  void without(const std::string& name, const Plan& plan, const Conditions& conditions) {
+    const sim::StepOutcome other = inquiry_.run(plan, conditions);
+    Cause cause;
+    cause.name = name;
+    if (!base_.failure.empty()) {
+      cause.detail = other.failure.empty() ? fmt::format("without it the step ends after {}",
+                                                         foresail::to_text(other.iteration))
+                                           : "without it the job fails all the same";
+      if (other.failure.empty()) cause.cost = other.iteration;
+    } else {
+      cause.cost = base_.iteration - other.iteration;
+      cause.detail = fmt::format("without it {}", foresail::to_text(other.iteration));
+    }
+    causes_.push_back(std::move(cause));
+  }
+
+ private:
+  const Inquiry& inquiry_;
+  const sim::StepOutcome& base_;
+  std::vector<Cause>& causes_;
+};
+
+std::string nodes_text(const Plan& plan, const sim::Unit& unit) {
+  std::set<int> nodes;
+  for (const RankId rank : unit.ranks) {
+    nodes.insert(static_cast<int>(plan.placement.device_of[rank].value) /
+                 plan.cluster.node.devices);
+  }
+  std::string text;
+  for (const int node : nodes) text += fmt::format("{}node{}", text.empty() ? "" : ", ", node);
+  return text;
+}
+
+// Computing time of every unit, against the median of the units of its stage.
+void add_slow_units(const Inquiry& inquiry, const sim::StepOutcome& outcome,
+                    std::vector<std::string>& evidence) {
+  const std::size_t stages = inquiry.program().stages.size();
+  struct Slow {
+    double ratio;
+    std::size_t unit;
+  };
+  std::vector<Slow> slow;
+  for (std::size_t s = 0; s < stages; ++s) {
+    std::vector<double> busy;
+    for (std::size_t u = s; u < outcome.units.size(); u += stages) {
+      double sum = 0;
+      std::uint32_t id = 0;
+      for (const program::Op& op : inquiry.program().stages[s].ops) {
+        const sim::StepOutcome::OpTime& time = outcome.op_times[u][id++];
+        if (op.kind == program::OpKind::Compute) sum += to_seconds(time.end - time.start);
+      }
+      busy.push_back(sum);
+    }
+    std::vector<double> sorted = busy;
+    std::ranges::sort(sorted);
+    const double median = sorted[(sorted.size() - 1) / 2];
+    for (std::size_t i = 0; i < busy.size(); ++i) {
+      if (busy[i] > median * kSlower) slow.push_back({busy[i] / median, i * stages + s});
+    }
+  }
+  std::ranges::stable_sort(slow, [](const Slow& a, const Slow& b) { return a.ratio > b.ratio; });
+  for (std::size_t i = 0; i < std::min(slow.size(), kNamed); ++i) {
+    const sim::Unit& unit = outcome.units[slow[i].unit];
+    evidence.push_back(fmt::format(
+        "stage {} of replica {} ({}) computes {:.1f} % longer than the median of its stage",
+        unit.stage, unit.replica, nodes_text(inquiry.plan(), unit), 100 * (slow[i].ratio - 1)));
+  }
+  if (slow.size() > kNamed) {
+    evidence.push_back(fmt::format("and {} more units are over {:.0f} % slower than their median",
+                                   slow.size() - kNamed, 100 * (kSlower - 1)));
+  }
+}
+
+void add_critical_path(const Inquiry& inquiry, const sim::StepOutcome& outcome,
+                       std::vector<std::string>& evidence) {
+  const CriticalPath path = critical_path(inquiry.program(), outcome);
+  const auto share = [&](Duration part) {
+    return fmt::format("{} ({:.1f} %)", foresail::to_text(part),
+                       100 * to_seconds(part) / to_seconds(outcome.iteration));
+  };
+  const sim::Unit& unit = outcome.units[path.unit];
+  evidence.push_back(fmt::format(
+      "critical path of {} ops: passes {}, messages {}, gradients and parameters {}, optimizer {}, "
+      "other {}, waiting {}; {:.0f} % of its passes run on stage {} of replica {} ({})",
+      path.ops, share(path.compute), share(path.messages), share(path.gradients),
+      share(path.optimizer), share(path.other), share(path.waiting), 100 * path.share_of_unit,
+      unit.stage, unit.replica, nodes_text(inquiry.plan(), unit)));
+}
+
+void add_collisions(const sim::StepOutcome& outcome, std::vector<std::string>& evidence) {
+  if (outcome.loaded_links == 0) return;
+  evidence.push_back(fmt::format("flows collided on {} of the {} links between switches in use",
+                                 outcome.collided_links, outcome.loaded_links));
+  for (std::size_t i = 0; i < std::min(outcome.collisions.size(), kNamed); ++i) {
+    const sim::Collision& each = outcome.collisions[i];
+    std::string names;
+    for (const std::string& name : each.names) names += (names.empty() ? "" : ", ") + name;
+    evidence.push_back(fmt::format("{}: up to {} flows, slowed them for {}: {}", each.link,
+                                   each.flows, foresail::to_text(each.limiting), names));
+  }
+}
+
+void accuse_conditions(const Inquiry& inquiry, Accusation& accuse) {
+  const Conditions& all = inquiry.conditions();
+  for (std::size_t i = 0; i < all.faults.size(); ++i) {
+    Conditions less = all;
+    less.faults.erase(less.faults.begin() + static_cast<std::ptrdiff_t>(i));
+    const sim::Fault& fault = all.faults[i];
+    accuse.without(fmt::format("{} {}", to_string(fault.kind), fault.target), inquiry.plan(), less);
+  }
+  if (all.jitter.sigma > 0) {
+    Conditions less = all;
+    less.jitter = {};
+    accuse.without(fmt::format("jitter of {:.3g} %", 100 * all.jitter.sigma), inquiry.plan(), less);
+  }
+  if (!all.traffic.empty()) {
+    Conditions less = all;
+    less.traffic.clear();
+    accuse.without("other traffic", inquiry.plan(), less);
+  }
+  for (std::size_t i = 0; i < all.jobs.size(); ++i) {
+    Conditions less = all;
+    less.jobs.erase(less.jobs.begin() + static_cast<std::ptrdiff_t>(i));
+    accuse.without("job " + all.jobs[i].name, inquiry.plan(), less);
+  }
+}
+
+}  // namespace
+
+Explanation explain_step(const Plan& plan, const SimulateOptions& options) {
+  const Inquiry inquiry(plan, options);
+  const sim::StepOutcome base = inquiry.run(plan, inquiry.conditions());
+  Explanation explanation;
+  explanation.failure = base.failure;
+  explanation.iteration = base.iteration;
+  explanation.plan_digest = plan.digest();
+  Accusation accuse(inquiry, base, explanation.causes);
+  accuse_conditions(inquiry, accuse);
+  const bool is_hashed = plan.network.routing == topologies::Routing::Ecmp ||
+                         plan.network.routing == topologies::Routing::DModK;
+  if (is_hashed && options.fidelity == sim::Fidelity::Flow && plan.cluster.nodes > 1) {
+    Plan sprayed = plan;
+    sprayed.network.routing = topologies::Routing::Spray;
+    accuse.without(fmt::format("collisions ({})", to_string(plan.network.routing)), sprayed,
+                   inquiry.conditions());
+  }
+  std::ranges::stable_sort(explanation.causes,
+                           [](const Cause& a, const Cause& b) { return a.cost > b.cost; });
+  if (base.failure.empty()) {
+    add_critical_path(inquiry, base, explanation.evidence);
+    add_slow_units(inquiry, base, explanation.evidence);
+    add_collisions(base, explanation.evidence);
+    if (base.stalls > 0) {
+      explanation.evidence.push_back(fmt::format("{} flows waited for a retry, at most {}",
+                                                 base.stalls,
+                                                 foresail::to_text(base.longest_stall)));
+    }
+  }
+  return explanation;
+}
+
+Document to_document(const Explanation& explanation) {
+  Document causes = Document::array();
+  for (const Cause& cause : explanation.causes) {
+    causes.push_back(
+        {{"cause", cause.name}, {"cost_s", to_seconds(cause.cost)}, {"detail", cause.detail}});
+  }
+  return {{"iteration_time_s", to_seconds(explanation.iteration)},
+          {"failure", explanation.failure},
+          {"causes", causes},
+          {"evidence", explanation.evidence},
+          {"plan_digest", explanation.plan_digest}};
+}
+
+std::string to_text(const Explanation& explanation) {
+  std::string text;
+  if (explanation.failure.empty()) {
+    text += fmt::format("step time {}\n", foresail::to_text(explanation.iteration));
+  } else {
+    text += fmt::format("the job fails after {}: {}\n", foresail::to_text(explanation.iteration),
+                        explanation.failure);
+  }
+  text += "\nwhat costs time (each taken away alone, the step simulated again)\n";
+  for (const Cause& cause : explanation.causes) {
+    text += fmt::format("  {:<44} {:>10}   {}\n", cause.name, foresail::to_text(cause.cost),
+                        cause.detail);
+  }
+  if (explanation.causes.empty()) text += "  nothing but the plan itself\n";
+  if (!explanation.evidence.empty()) text += "\nwhat the simulated step shows\n";
+  for (const std::string& line : explanation.evidence) text += "  " + line + "\n";
+  return text;
+}
+
+}  // namespace foresail::scenarios
