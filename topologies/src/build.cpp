@@ -43,8 +43,9 @@ void connect_pcie(const NodeSpec& node, const NodeShape& shape, std::int64_t fir
                   kPcieLatency);
   }
   for (int i = 0; i < node.nics; ++i) {
-    parts.connect(first + shape.first_nic + i, pcie + shape.pcie_of_nic[static_cast<std::size_t>(i)],
-                  slot, kNicLatency - kPcieLatency);
+    parts.connect(first + shape.first_nic + i,
+                  pcie + shape.pcie_of_nic[static_cast<std::size_t>(i)], slot,
+                  kNicLatency - kPcieLatency);
   }
   for (std::size_t s = 0; s < node.pcie.switches.size(); ++s) {
     parts.connect(pcie + static_cast<std::int64_t>(s), first + shape.host, slot, kPcieLatency);
@@ -158,7 +159,8 @@ void GraphParts::connect(std::int64_t from, std::int64_t to, Bandwidth bandwidth
 
 GraphParts build_graph(const Cluster::Options& options, const NodeShape& shape) {
   GraphParts parts;
-  parts.vertices.reserve(static_cast<std::size_t>(options.nodes * shape.size + switch_count(options)));
+  parts.vertices.reserve(
+      static_cast<std::size_t>(options.nodes * shape.size + switch_count(options)));
   parts.links.reserve(static_cast<std::size_t>(link_count(options)));
   for (int n = 0; n < options.nodes; ++n) add_node_vertices(options, shape, n, parts);
   for (int n = 0; n < options.nodes; ++n) connect_node(options, shape, n, parts);

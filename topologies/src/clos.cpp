@@ -26,9 +26,9 @@ std::int64_t ports_for(std::int64_t cables, Bandwidth cable, Bandwidth port) {
 
 /// Cables of a switch and the ports that it has for them.
 struct PortNeed {
-  std::int64_t below = 0;      ///< switches under it, each with the same number of cables
-  Bandwidth cable{};           ///< of those
-  std::int64_t above = 0;      ///< ports taken by its own uplinks
+  std::int64_t below = 0;  ///< switches under it, each with the same number of cables
+  Bandwidth cable{};       ///< of those
+  std::int64_t above = 0;  ///< ports taken by its own uplinks
   Bandwidth port{};
   std::int64_t ports = 0;
 };

@@ -11,14 +11,15 @@
 
 namespace foresail::topologies {
 
-/// The tiers as built. Leaf `(group * rails + rail) * nic_ports + port` serves that port of the NICs
-/// of one rail in one group of nodes. Spine `pod * spines_per_pod + plane * spines_per_plane + s`
-/// meets every leaf of its pod and plane; core `j * cores_per_spine + c` meets spine j of each pod.
+/// The tiers as built. Leaf `(group * rails + rail) * nic_ports + port` serves that port of the
+/// NICs of one rail in one group of nodes. Spine `pod * spines_per_pod + plane * spines_per_plane +
+/// s` meets every leaf of its pod and plane; core `j * cores_per_spine + c` meets spine j of each
+/// pod.
 struct ClosShape {
   std::int64_t groups = 0;  ///< of nodes that share leaves
   std::int64_t leaves = 0;
-  std::int64_t pods = 0;           ///< two tiers: 1
-  std::int64_t pods_per_rail = 0;  ///< PodOrder::Rail only
+  std::int64_t pods = 0;              ///< two tiers: 1
+  std::int64_t pods_per_rail = 0;     ///< PodOrder::Rail only
   std::int64_t spines_per_pod = 0;    ///< 0: no tier 2
   std::int64_t spines_per_plane = 0;  ///< of one pod
   std::int64_t leaf_parallel = 0;     ///< links between one leaf and one spine of its pod and plane

@@ -163,8 +163,7 @@ std::vector<LinkId> Cluster::path_to_nic(DeviceId device, GpuDirect direct) cons
   const auto within = static_cast<std::size_t>(to_int(device.value) % options_.node.devices);
   const int nic = shape_->nic_of_device[within];
   const int here = shape_->first_pcie + shape_->pcie_of_device[within];
-  const int there =
-      shape_->first_pcie + shape_->pcie_of_nic[static_cast<std::size_t>(nic)];
+  const int there = shape_->first_pcie + shape_->pcie_of_nic[static_cast<std::size_t>(nic)];
   const int first = static_cast<int>(within);
   const int last_offset = shape_->first_nic + nic;
   if (direct == GpuDirect::On && here == there) {

@@ -110,8 +110,7 @@ class GraphBuilder {
 
 }  // namespace
 
-void add_direct_fabric(const Cluster::Options& options, const NodeShape& shape,
-                       GraphParts& parts) {
+void add_direct_fabric(const Cluster::Options& options, const NodeShape& shape, GraphParts& parts) {
   const FabricSpec& fabric = options.fabric;
   const auto first = static_cast<std::int64_t>(parts.vertices.size());
   if (fabric.kind == FabricKind::Graph) {

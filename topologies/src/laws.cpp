@@ -13,6 +13,7 @@ namespace {
 constexpr std::int64_t kLinksMax = std::int64_t{1} << 23;
 constexpr int kNodesMax = 1 << 17;
 constexpr int kSizeMax = 1 << 16;
+constexpr int kTierMax = 16;
 
 using Law = std::optional<std::string>;
 
@@ -149,8 +150,7 @@ Law cable_law(const Cluster::Options& o, const Cable& cable, const std::set<std:
   for (const CableEnd* end : {&cable.a, &cable.b}) {
     if (!end->switch_name.empty()) {
       if (!known.contains(end->switch_name)) {
-        return fmt::format("a cable ends at {}, which is no switch of the graph",
-                           end->switch_name);
+        return fmt::format("a cable ends at {}, which is no switch of the graph", end->switch_name);
       }
     } else if (end->node < 0 || end->node >= o.nodes || end->nic < 0 || end->nic >= o.node.nics) {
       return fmt::format("a cable ends at {}, but there are {} nodes with {} NICs", text_of(*end),
@@ -173,8 +173,9 @@ Law graph_law(const Cluster::Options& o) {
     if (!known.insert(item.name).second) {
       return fmt::format("fabric.graph has two switches {}", item.name);
     }
-    if (item.tier < 1 || item.tier > 8) {
-      return fmt::format("fabric.graph: tier {} of {} is not in 1..8", item.tier, item.name);
+    if (item.tier < 1 || item.tier > kTierMax) {
+      return fmt::format("fabric.graph: tier {} of {} is not in 1..{}", item.tier, item.name,
+                         kTierMax);
     }
   }
   for (const Cable& cable : graph.cables) {
@@ -246,8 +247,7 @@ std::int64_t link_count(const Cluster::Options& options) {
   const std::int64_t in_node = node.devices + (node.nics > 0 ? node.devices + node.nics : 0) +
                                static_cast<std::int64_t>(node.pcie.switches.size());
   const bool is_clos = options.fabric.kind == FabricKind::Clos;
-  return 2 * options.nodes * in_node +
-         (is_clos ? clos_links(options) : 2 * direct_cables(options));
+  return 2 * options.nodes * in_node + (is_clos ? clos_links(options) : 2 * direct_cables(options));
 }
 
 Law broken_law(const Cluster::Options& options) {

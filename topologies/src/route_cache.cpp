@@ -1,6 +1,7 @@
 #include "route_cache.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -47,9 +48,9 @@ struct Cluster::Routes::Table {
   std::mutex mutex;                  // of everything below, but for reading entries
   std::once_flag once;               // opened
   std::unique_ptr<std::atomic<std::uint64_t>[]> entries;  // by row
-  std::atomic<std::uint32_t> levels{0};  // levels that are complete
-  std::vector<std::uint32_t> frontier;   // rows of the last complete level
-  bool is_complete = false;              // nothing further can be reached
+  std::atomic<std::uint32_t> levels{0};                   // levels that are complete
+  std::vector<std::uint32_t> frontier;                    // rows of the last complete level
+  bool is_complete = false;                               // nothing further can be reached
 };
 
 Cluster::Routes::Routes(const Cluster& cluster, const std::vector<LinkId>& down) {
@@ -109,8 +110,8 @@ void Cluster::Routes::index_tables(const Cluster& cluster) {
     if (cluster.vertices()[VertexId{v}].kind != VertexKind::Nic) continue;
     std::vector<std::uint32_t> rows = attachments(cluster, VertexId{v});
     const auto next = static_cast<std::uint32_t>(tables_.size());
-    std::uint32_t& table = rows.size() == 1 ? of_row[rows.front()]
-                                            : of_rows.try_emplace(rows, kNone).first->second;
+    std::uint32_t& table =
+        rows.size() == 1 ? of_row[rows.front()] : of_rows.try_emplace(rows, kNone).first->second;
     if (table == kNone) {
       table = next;
       tables_.push_back(std::make_unique<Table>());
@@ -164,6 +165,31 @@ std::uint32_t Cluster::Routes::level_of(Table& table, std::uint32_t row) const {
   return known();
 }
 
+/// Those of `links`, a part of the vertex's out-links, that `is_wanted`: as a part of them if they
+/// stand together there, else as a list.
+template <class Predicate>
+std::span<const LinkId> Cluster::Routes::pick(std::span<const LinkId> links,
+                                              const Predicate& is_wanted) {
+  std::size_t first = links.size();
+  std::size_t last = 0;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    if (!is_wanted(links[i])) continue;
+    first = std::min(first, i);
+    last = i;
+    ++count;
+  }
+  if (count == 0) return {};
+  if (count == last - first + 1) return links.subspan(first, count);
+  std::vector<LinkId> scattered;
+  std::ranges::copy_if(links, std::back_inserter(scattered), is_wanted);
+  const std::unique_lock lock(lists_mutex_);
+  const auto next = static_cast<std::uint32_t>(lists_.size());
+  const auto [item, is_new] = index_of_list_.try_emplace(std::move(scattered), next);
+  if (is_new) lists_.push_back(&item->first);
+  return item->first;
+}
+
 std::span<const LinkId> Cluster::Routes::next_hops(const Cluster& cluster, VertexId at,
                                                    VertexId nic) {
   FORESAIL_EXPECT(at.value < cluster.vertices_.size());
@@ -191,76 +217,56 @@ std::span<const LinkId> Cluster::Routes::from_nic(const Cluster& cluster, Vertex
     const std::uint32_t row = cluster.links_[ports.front()].to.value - first_switch_;
     return is_up(ports.front()) && level_of(table, row) != 0 ? ports : std::span<const LinkId>();
   }
-  std::vector<LinkId> best;
-  std::uint32_t best_level = kNone;
-  for (const LinkId port : ports) {
+  const auto level_over = [&](LinkId port) {
     const VertexId to = cluster.links_[port].to;
-    if (!is_up(port) || (!is_switch(to) && to != nic)) continue;
-    const std::uint32_t level = to == nic ? 0 : level_of(table, to.value - first_switch_);
-    if ((level == 0 && to != nic) || level > best_level) continue;
-    if (level < best_level) best.clear();
-    best_level = level;
-    best.push_back(port);
-  }
-  return pick(cluster, at, best);
+    if (!is_up(port)) return kNone;
+    if (to == nic) return 0U;
+    const std::uint32_t level = is_switch(to) ? level_of(table, to.value - first_switch_) : 0;
+    return level == 0 ? kNone : level;
+  };
+  std::uint32_t best = kNone;
+  for (const LinkId port : ports) best = std::min(best, level_over(port));
+  if (best == kNone) return {};
+  return pick(ports, [&](LinkId port) { return level_over(port) == best; });
 }
 
 /// From a switch that holds the NIC: the cables to it.
 std::span<const LinkId> Cluster::Routes::to_attached(const Cluster& cluster, VertexId at,
                                                      VertexId nic) {
-  std::vector<LinkId> cables;
-  for (const LinkId port : cluster.nic_ports(nic)) {
-    if (cluster.links_[port].to == at && is_up(reverse(port))) cables.push_back(reverse(port));
-  }
-  return pick(cluster, at, cables);
+  const std::span<const LinkId> out = cluster.out_links(at);
+  // A cable of a NIC is numbered among those of its node: few of `out` lie between its ports'.
+  const std::span<const LinkId> ports = cluster.nic_ports(nic);
+  const auto low = std::ranges::lower_bound(out, LinkId{ports.front().value & ~1U});
+  const auto high = std::ranges::upper_bound(low, out.end(), LinkId{ports.back().value | 1U});
+  return pick(std::span<const LinkId>(low, high),
+              [&](LinkId link) { return cluster.links_[link].to == nic && is_up(link); });
 }
 
 std::span<const LinkId> Cluster::Routes::fill(const Cluster& cluster, VertexId at, Table& table) {
   const std::uint32_t row = at.value - first_switch_;
   const std::uint32_t level = level_of(table, row);
   if (level == 0) return {};
-  std::vector<LinkId> closer;
-  for (const LinkId link : cluster.out_links(at)) {
+  const std::span<const LinkId> own = cluster.out_links(at);
+  // All lower levels are complete, so that another thread's search cannot change this.
+  const std::span<const LinkId> answer = pick(own, [&](LinkId link) {
     const VertexId to = cluster.links_[link].to;
-    if (!is_switch(to) || !is_up(link)) continue;
-    // All lower levels are complete, so that another thread's search cannot change this.
+    if (!is_switch(to) || !is_up(link)) return false;
     const auto word = table.entries[to.value - first_switch_].load(std::memory_order_relaxed);
-    if (unpack(word).level + 1 == level && unpack(word).level != 0) closer.push_back(link);
-  }
-  const std::span<const LinkId> answer = pick(cluster, at, closer);
+    return unpack(word).level != 0 && unpack(word).level + 1 == level;
+  });
   FORESAIL_EXPECT(!answer.empty());
   FORESAIL_EXPECT(answer.size() < (1U << kCountBits));
   Entry entry{.level = level, .count = static_cast<std::uint32_t>(answer.size())};
-  const std::span<const LinkId> own = cluster.out_links(at);
-  const bool is_own = answer.data() >= own.data() && answer.data() < own.data() + own.size();
-  if (is_own) {
-    entry.first = static_cast<std::uint32_t>(answer.data() - own.data());
-  } else {
+  entry.is_list = answer.data() < own.data() || answer.data() >= own.data() + own.size();
+  if (entry.is_list) {
     const std::shared_lock lock(lists_mutex_);
-    entry.first = index_of_list_.at(closer);
-    entry.is_list = true;
+    entry.first = index_of_list_.at(std::vector<LinkId>(answer.begin(), answer.end()));
+  } else {
+    entry.first = static_cast<std::uint32_t>(answer.data() - own.data());
   }
   FORESAIL_EXPECT(entry.first < (1U << kFirstBits));
   table.entries[row].store(pack(entry), std::memory_order_release);
   return answer;
-}
-
-/// `links`, out of the vertex's out-links, as a part of them if they stand together there.
-std::span<const LinkId> Cluster::Routes::pick(const Cluster& cluster, VertexId at,
-                                              const std::vector<LinkId>& links) {
-  if (links.empty()) return {};
-  const std::span<const LinkId> own = cluster.out_links(at);
-  const auto first = std::ranges::lower_bound(own, links.front());
-  const auto offset = static_cast<std::size_t>(first - own.begin());
-  if (offset + links.size() <= own.size()) {
-    const std::span<const LinkId> part = own.subspan(offset, links.size());
-    if (std::ranges::equal(part, links)) return part;
-  }
-  const std::unique_lock lock(lists_mutex_);
-  const auto next = static_cast<std::uint32_t>(lists_.size());
-  const auto [item, is_new] = index_of_list_.try_emplace(links, next);
-  if (is_new) lists_.push_back(&item->first);
-  return item->first;
 }
 
 std::span<const LinkId> Cluster::Routes::list(std::uint32_t index) const {

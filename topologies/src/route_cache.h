@@ -43,20 +43,19 @@ class Cluster::Routes {
   void open(Table& table) const;
   bool advance(Table& table) const;
   std::uint32_t level_of(Table& table, std::uint32_t row) const;
-  std::span<const LinkId> from_nic(const Cluster& cluster, VertexId at, VertexId nic,
-                                   Table& table);
+  std::span<const LinkId> from_nic(const Cluster& cluster, VertexId at, VertexId nic, Table& table);
   std::span<const LinkId> to_attached(const Cluster& cluster, VertexId at, VertexId nic);
   std::span<const LinkId> fill(const Cluster& cluster, VertexId at, Table& table);
   std::span<const LinkId> list(std::uint32_t index) const;
-  std::span<const LinkId> pick(const Cluster& cluster, VertexId at,
-                               const std::vector<LinkId>& links);
+  template <class Predicate>
+  std::span<const LinkId> pick(std::span<const LinkId> links, const Predicate& is_wanted);
 
   std::uint32_t first_switch_ = 0;  // switches are numbered last; rows count from here
   std::uint32_t switches_ = 0;
-  std::vector<bool> down_;                     // by link; empty if none is down
-  std::vector<std::uint32_t> in_offsets_;      // by row, into in_rows_
-  std::vector<std::uint32_t> in_rows_;         // rows with a link to this row, each once
-  std::vector<std::uint32_t> table_of_;        // by vertex below first_switch_: of NICs
+  std::vector<bool> down_;                 // by link; empty if none is down
+  std::vector<std::uint32_t> in_offsets_;  // by row, into in_rows_
+  std::vector<std::uint32_t> in_rows_;     // rows with a link to this row, each once
+  std::vector<std::uint32_t> table_of_;    // by vertex below first_switch_: of NICs
   std::vector<std::unique_ptr<Table>> tables_;
 
   // Lists that are no part of out_links, each kept once.

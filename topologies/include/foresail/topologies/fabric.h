@@ -35,11 +35,11 @@ struct PcieSpec {
 /// NICs are equally far, and the rule without `pcie` holds.
 struct NodeSpec {
   int devices = 8;
-  int nics = 8;             ///< 0: a single host
+  int nics = 8;               ///< 0: a single host
   Bandwidth nic_bandwidth{};  ///< of one NIC with all its ports, one direction
-  int cores = 0;            ///< CPU hosts: cores that the ranks share
-  Bytes memory{};           ///< CPU hosts: shared by the ranks
-  PcieSpec pcie{};          ///< empty: every device has a cable of its own to its NIC
+  int cores = 0;              ///< CPU hosts: cores that the ranks share
+  Bytes memory{};             ///< CPU hosts: shared by the ranks
+  PcieSpec pcie{};            ///< empty: every device has a cable of its own to its NIC
   friend bool operator==(const NodeSpec&, const NodeSpec&) = default;
 };
 
@@ -76,15 +76,15 @@ struct TorusSpec {
 /// goes to leaf i * rails / nics.
 struct FabricSpec {
   FabricKind kind = FabricKind::Clos;
-  int tiers = 0;                ///< Clos; 0: no fabric (single host)
-  int rails = 1;                ///< leaves per group of nodes (MegaScale: 8)
-  int nodes_per_leaf = 1;       ///< MegaScale: 64
-  int leaf_uplinks = 0;         ///< uplinks per leaf (MegaScale: 32)
+  int tiers = 0;                 ///< Clos; 0: no fabric (single host)
+  int rails = 1;                 ///< leaves per group of nodes (MegaScale: 8)
+  int nodes_per_leaf = 1;        ///< MegaScale: 64
+  int leaf_uplinks = 0;          ///< uplinks per leaf (MegaScale: 32)
   Bandwidth uplink_bandwidth{};  ///< of one uplink, one direction
-  int leaves_per_pod = 0;       ///< three tiers: leaves below one set of aggregation switches
-  int aggregation_uplinks = 0;  ///< three tiers: uplinks per aggregation switch
+  int leaves_per_pod = 0;        ///< three tiers: leaves below one set of aggregation switches
+  int aggregation_uplinks = 0;   ///< three tiers: uplinks per aggregation switch
   Bandwidth aggregation_uplink_bandwidth{};  ///< three tiers; zero: as uplink_bandwidth
-  PodOrder pod_order = PodOrder::Group;    ///< three tiers: which leaves form a pod
+  PodOrder pod_order = PodOrder::Group;      ///< three tiers: which leaves form a pod
   /// Ports of one switch at uplink_bandwidth (slower NICs split a port); 0: any number. The top
   /// tier then has the fewest switches whose ports suffice, else one per uplink.
   int switch_ports = 0;
@@ -92,10 +92,10 @@ struct FabricSpec {
   int nic_ports = 1;
   /// 1, or nic_ports: leaves of port p then meet only aggregation switches of plane p (HPN: 2).
   int planes = 1;
-  Duration link_latency{};  ///< cable and switch, per hop; of a graph, of cables that wiring adds
+  Duration link_latency{};    ///< cable and switch, per hop; of a graph, of cables that wiring adds
   DragonflySpec dragonfly{};  ///< FabricKind::Dragonfly
-  TorusSpec torus{};         ///< FabricKind::Torus
-  GraphSpec graph{};         ///< FabricKind::Graph
+  TorusSpec torus{};          ///< FabricKind::Torus
+  GraphSpec graph{};          ///< FabricKind::Graph
 
   bool has_fabric() const { return kind != FabricKind::Clos || tiers > 0; }
   Bandwidth aggregation_bandwidth() const {
@@ -111,10 +111,10 @@ enum class WiringAction { Swap, Remove, Cable, Add };
 /// two links ("leaf0->spine1", parallel ones "leaf0->spine1#1"), a NIC or switch by its vertex.
 struct WiringChange {
   WiringAction action = WiringAction::Swap;
-  std::string first{}; ///< Swap: a NIC or a cable. Others: the cable
-  std::string second{}; ///< Swap: the NIC or cable that changes its far end with `first`
-  std::optional<Bandwidth> bandwidth{}; ///< Cable (if it changes), Add (required)
-  std::optional<Duration> latency{};   ///< Cable (if it changes), Add (else link_latency)
+  std::string first{};   ///< Swap: a NIC or a cable. Others: the cable
+  std::string second{};  ///< Swap: the NIC or cable that changes its far end with `first`
+  std::optional<Bandwidth> bandwidth{};  ///< Cable (if it changes), Add (required)
+  std::optional<Duration> latency{};     ///< Cable (if it changes), Add (else link_latency)
   friend bool operator==(const WiringChange&, const WiringChange&) = default;
 };
 using Wiring = std::vector<WiringChange>;
