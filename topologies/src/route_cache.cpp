@@ -1,7 +1,6 @@
 #include "route_cache.h"
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -79,7 +78,9 @@ void Cluster::Routes::index_neighbours(const Cluster& cluster) {
     found.clear();
     for (const LinkId link : cluster.out_links(VertexId{first_switch_ + row})) {
       const VertexId other = cluster.links()[link].to;
-      if (is_switch(other) && is_up(reverse(link))) found.push_back(other.value - first_switch_);
+      const std::uint32_t to = is_switch(other) ? other.value - first_switch_ : kNone;
+      row_of_out_link_.push_back(is_up(link) ? to : kNone);
+      if (to != kNone && is_up(reverse(link))) found.push_back(to);
     }
     std::ranges::sort(found);
     const auto repeated = std::ranges::unique(found);
@@ -182,7 +183,9 @@ std::span<const LinkId> Cluster::Routes::pick(std::span<const LinkId> links,
   if (count == 0) return {};
   if (count == last - first + 1) return links.subspan(first, count);
   std::vector<LinkId> scattered;
-  std::ranges::copy_if(links, std::back_inserter(scattered), is_wanted);
+  for (const LinkId& link : links) {
+    if (is_wanted(link)) scattered.push_back(link);
+  }
   const std::unique_lock lock(lists_mutex_);
   const auto next = static_cast<std::uint32_t>(lists_.size());
   const auto [item, is_new] = index_of_list_.try_emplace(std::move(scattered), next);
@@ -247,12 +250,13 @@ std::span<const LinkId> Cluster::Routes::fill(const Cluster& cluster, VertexId a
   const std::uint32_t level = level_of(table, row);
   if (level == 0) return {};
   const std::span<const LinkId> own = cluster.out_links(at);
+  const std::size_t first = cluster.out_offsets_[at.value] - cluster.out_offsets_[first_switch_];
   // All lower levels are complete, so that another thread's search cannot change this.
-  const std::span<const LinkId> answer = pick(own, [&](LinkId link) {
-    const VertexId to = cluster.links_[link].to;
-    if (!is_switch(to) || !is_up(link)) return false;
-    const auto word = table.entries[to.value - first_switch_].load(std::memory_order_relaxed);
-    return unpack(word).level != 0 && unpack(word).level + 1 == level;
+  const std::span<const LinkId> answer = pick(own, [&](const LinkId& link) {
+    const std::uint32_t to = row_of_out_link_[first + static_cast<std::size_t>(&link - own.data())];
+    if (to == kNone) return false;
+    const std::uint64_t word = table.entries[to].load(std::memory_order_relaxed);
+    return unpack(word).level + 1 == level && unpack(word).level != 0;
   });
   FORESAIL_EXPECT(!answer.empty());
   FORESAIL_EXPECT(answer.size() < (1U << kCountBits));

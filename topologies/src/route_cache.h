@@ -55,7 +55,9 @@ class Cluster::Routes {
   std::vector<bool> down_;                 // by link; empty if none is down
   std::vector<std::uint32_t> in_offsets_;  // by row, into in_rows_
   std::vector<std::uint32_t> in_rows_;     // rows with a link to this row, each once
-  std::vector<std::uint32_t> table_of_;    // by vertex below first_switch_: of NICs
+  /// By out-link of a switch, in order: the row that it leads to; none if to a NIC, or down.
+  std::vector<std::uint32_t> row_of_out_link_;
+  std::vector<std::uint32_t> table_of_;  // by vertex below first_switch_: of NICs
   std::vector<std::unique_ptr<Table>> tables_;
 
   // Lists that are no part of out_links, each kept once.
