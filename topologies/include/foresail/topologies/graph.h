@@ -45,9 +45,11 @@ struct GraphSpec {
   friend bool operator==(const GraphSpec&, const GraphSpec&) = default;
 };
 
-/// `{switches: {s0: {tier: 1}, …}, cables: [{from: node0.nic0, to: s0, bandwidth: 400 Gb/s,
-/// latency: 1 us, count: 1}, …]}` (docs/reference/cluster.md). Every switch must be cabled, every
-/// name known, no switch twice. Throws Error{InvalidInput} with file, line and key.
+/// `{switches: [{name: s0, tier: 1}, …], cables: [{from: node0.nic0, to: s0, bandwidth: 400 Gb/s,
+/// latency: 1 us, count: 1}, …]}` (docs/reference/topology_files.md). Lists, so that switches keep
+/// their order. Every switch must be cabled, every name known, no switch twice; names must not
+/// hold "->" or "#" nor read like "node0.…"; two NICs need a switch between them. Throws
+/// Error{InvalidInput} with file, line and key.
 GraphSpec read_graph(const Yaml& node);
 /// Read back equal by read_graph.
 Document to_document(const GraphSpec& graph);
