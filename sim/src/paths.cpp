@@ -8,18 +8,7 @@
 #include "foresail/base/error.h"
 #include "foresail/base/rng.h"
 #include "foresail/sim/ecmp.h"
-#if __has_include("foresail/topologies/routes.h")
 #include "foresail/topologies/routes.h"
-#else
-namespace foresail::topologies {
-class RouteTables {
- public:
-  RouteTables(const Cluster& c, std::vector<LinkId>) : c_(c) {}
-  const Cluster& c_;
-  std::span<const LinkId> next_hops(VertexId a, VertexId b) const { return c_.next_hops(a, b); }
-};
-}  // namespace foresail::topologies
-#endif
 
 namespace foresail::sim {
 namespace {
@@ -93,26 +82,32 @@ Paths::Paths(const Cluster& cluster, const topologies::NetworkOptions& options,
       fluid_(fluid),
       pipe_of_link_(cluster.links().size(), -1) {
   FORESAIL_EXPECT(options.qps_per_connection >= 1);
-  if (cluster.options().fabric.tiers == 0) {
+  const topologies::FabricSpec& fabric = cluster.options().fabric;
+  if (!fabric.has_fabric()) {
     is_non_blocking_ = true;
     return;
   }
-  const auto& spec = cluster.options();
-  const double down = efficiency.nic * spec.node.nic_bandwidth.bytes_per_second() *
-                      spec.fabric.nodes_per_leaf * spec.node.nics / spec.fabric.rails;
-  const double up = efficiency.fabric * spec.fabric.uplink_bandwidth.bytes_per_second() *
-                    spec.fabric.leaf_uplinks;
-  bool is_enough = spec.fabric.tiers == 1 || up >= down;
-  if (spec.fabric.tiers == 3) {
-    const double pod_down = down * spec.fabric.leaves_per_pod;
-    const double pod_up = efficiency.fabric * spec.fabric.uplink_bandwidth.bytes_per_second() *
-                          spec.fabric.leaf_uplinks * spec.fabric.aggregation_uplinks;
-    is_enough = is_enough && pod_up >= pod_down;
-  }
-  const bool is_spread = options.routing == topologies::Routing::Spray ||
-                         options.routing == topologies::Routing::Adaptive;
-  has_bundles_ = is_spread;
-  is_non_blocking_ = is_spread && is_enough;
+  const bool is_plain_clos = fabric.kind == topologies::FabricKind::Clos && fabric.nic_ports == 1 &&
+                             cluster.options().wiring.empty();
+  has_bundles_ = is_plain_clos && (options.routing == topologies::Routing::Spray ||
+                                   options.routing == topologies::Routing::Adaptive);
+  is_non_blocking_ = has_bundles_ && has_full_bisection();
+}
+
+// A Clos whose uplinks carry all that its NICs can send.
+bool Paths::has_full_bisection() const {
+  const topologies::Cluster::Options& spec = cluster_.options();
+  const topologies::FabricSpec& fabric = spec.fabric;
+  const double down = efficiency_.nic * spec.node.nic_bandwidth.bytes_per_second() *
+                      fabric.nodes_per_leaf * spec.node.nics / fabric.rails;
+  const double up =
+      efficiency_.fabric * fabric.uplink_bandwidth.bytes_per_second() * fabric.leaf_uplinks;
+  if (fabric.tiers == 1) return true;
+  if (up < down) return false;
+  if (fabric.tiers == 2) return true;
+  const double pod_up = efficiency_.fabric * fabric.aggregation_bandwidth().bytes_per_second() *
+                        fabric.leaf_uplinks * fabric.aggregation_uplinks;
+  return pod_up >= down * fabric.leaves_per_pod;
 }
 
 double Paths::line_rate(LinkId link) const {
@@ -124,6 +119,7 @@ double Paths::line_rate(LinkId link) const {
   double efficiency = efficiency_.fabric;
   if (touches(VertexKind::Nic)) efficiency = efficiency_.nic;
   if (touches(VertexKind::NvSwitch) || touches(VertexKind::Host)) efficiency = efficiency_.nvlink;
+  if (touches(VertexKind::Pcie)) efficiency = 1;  // stated as a copy achieves it
   const auto changed = factors_.find(link.value);
   const double factor = changed == factors_.end() ? 1 : changed->second;
   return cable.bandwidth.bytes_per_second() * efficiency * factor;
@@ -396,6 +392,19 @@ bool Paths::add_sprayed(const Leg& leg, Load& load) {
   return true;
 }
 
+// Between device and NIC. A cable of its own with GPUDirect is never the narrowest: left out.
+void Paths::add_node_part(const Leg& leg, Load& load) {
+  if (cluster_.node().pcie.empty() && options_.nccl.gpudirect) return;
+  const auto direct =
+      options_.nccl.gpudirect ? topologies::GpuDirect::On : topologies::GpuDirect::Off;
+  for (const LinkId link : cluster_.path_to_nic(leg.from, direct)) {
+    load.pipes[pipe_of(link).value] += leg.weight;
+  }
+  for (const LinkId link : cluster_.path_from_nic(leg.to, direct)) {
+    load.pipes[pipe_of(link).value] += leg.weight;
+  }
+}
+
 bool Paths::add_leg(const Leg& leg, Load& load) {
   if (cluster_.node_of(leg.from) == cluster_.node_of(leg.to)) {
     for (const LinkId link : cluster_.intra_node_path(leg.from, leg.to)) {
@@ -403,6 +412,7 @@ bool Paths::add_leg(const Leg& leg, Load& load) {
     }
     return true;
   }
+  add_node_part(leg, load);
   switch (options_.routing) {
     case topologies::Routing::Ecmp:
     case topologies::Routing::DModK:

@@ -86,7 +86,7 @@ std::string why_not_folded(const Program& program, const Placement& placement,
   if (fault != options.faults.end()) {
     return fmt::format("{} of {}", to_string(fault->kind), fault->target);
   }
-  const bool has_fabric = cluster.options().fabric.tiers > 0 && cluster.options().nodes > 1;
+  const bool has_fabric = cluster.options().fabric.has_fabric() && cluster.options().nodes > 1;
   if (has_fabric && network.options().routing == topologies::Routing::Ecmp) {
     return "hashed routes differ between replicas (routing: ecmp)";
   }

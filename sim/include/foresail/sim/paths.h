@@ -83,6 +83,7 @@ class Paths {
 
  private:
   PipeId bundle(VertexId from_side, const std::vector<LinkId>& links, const std::string& name);
+  bool has_full_bisection() const;
   double line_rate(LinkId link) const;
   double bundle_rate(const std::vector<LinkId>& links) const;
   double share_of(LinkId link) const;
@@ -91,6 +92,7 @@ class Paths {
                      std::uint64_t below) const;
   // False if there is no way.
   bool add_leg(const Leg& leg, Load& load);
+  void add_node_part(const Leg& leg, Load& load);
   bool add_single_path(const Leg& leg, Load& load);
   bool add_sprayed(const Leg& leg, Load& load);
   bool add_split(const Leg& leg, Load& load);
