@@ -11,6 +11,8 @@
 namespace foresail::sim {
 namespace {
 
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
 void check(const FlowSet& set) {
   for (std::size_t l = 0; l < set.links.size(); ++l) {
     if (set.links[l].bandwidth > Bandwidth{}) continue;
@@ -62,6 +64,11 @@ std::vector<Duration> transfer_max_min(const FlowSet& set, const FlowSetOptions&
     }
     RouteOptions wanted;
     wanted.share = flow.share;
+    wanted.cap = kNever;
+    for (const RouteEntry& entry : entries) {
+      const double alone = network.capacity(entry.pipe) / entry.weight;
+      wanted.cap = std::min(wanted.cap, alone * options.lone_efficiency);
+    }
     routes.push_back(network.add_route(entries, wanted));
   }
   std::vector<Duration> taken(set.flows.size());
@@ -106,6 +113,8 @@ class PfcRun {
       const double start = next < order.size() ? start_of(order[next]) : kNever;
       if (active_.empty()) now = start;
       const double end = now + until_next_end();
+      const bool is_moving = std::isfinite(std::min(start, end));
+      FORESAIL_EXPECT(is_moving);
       advance(std::min(start, end) - now);
       now = std::min(start, end);
       while (next < order.size() && start_of(order[next]) <= now) begin(order[next++]);
@@ -117,7 +126,6 @@ class PfcRun {
   }
 
  private:
-  static constexpr double kNever = std::numeric_limits<double>::infinity();
   static constexpr double kDone = 1e-9;  // a flow with less than this share left is complete
 
   static std::vector<double> capacities(const FlowSet& set, const FlowSetOptions& options) {
@@ -191,6 +199,8 @@ Duration path_delay(const FlowSet& set, const PointToPointFlow& flow,
 FlowSetSummary complete(const FlowSet& set, const FlowSetOptions& options) {
   FORESAIL_EXPECT(options.efficiency > 0);
   FORESAIL_EXPECT(options.efficiency <= 1);
+  FORESAIL_EXPECT(options.lone_efficiency > 0);
+  FORESAIL_EXPECT(options.lone_efficiency <= 1);
   FORESAIL_EXPECT(options.packet > Bytes{});
   check(set);
   FlowSetSummary summary;

@@ -11,17 +11,10 @@
 namespace foresail::sim {
 namespace {
 
-// A pipe whose flows would exceed it by less than this needs no solve: rounding, not contention.
-constexpr double kSlack = 1e-9;
-constexpr double kPotentialScale = 1e3;
 constexpr std::uint64_t kSecondHash = 0x5bd1e9955bd1e995ULL;
 
 bool later(const auto& a, const auto& b) {
   return a.when != b.when ? a.when > b.when : a.sequence > b.sequence;
-}
-
-std::int64_t potential_of(double capacity) {
-  return static_cast<std::int64_t>(capacity * kPotentialScale * (1 + kSlack));
 }
 
 }  // namespace
@@ -42,7 +35,7 @@ PipeId FluidNetwork::add_pipe(double capacity) {
   FORESAIL_EXPECT(capacity > 0);
   Pipe pipe;
   pipe.capacity = capacity;
-  loads_.push_back({0, potential_of(capacity)});
+  potentials_.push_back(0);
   limits_.emplace_back();
   pipes_.push_back(std::move(pipe));
   return PipeId{static_cast<std::uint32_t>(pipes_.size() - 1)};
@@ -77,7 +70,10 @@ void FluidNetwork::find_full_rate(Route& route) {
     }
   }
   for (std::size_t i = route.begin; i < route.end; ++i) {
-    entries_[i].potential = std::llround(entries_[i].weight * route.full_rate * kPotentialScale);
+    Entry& entry = entries_[i];
+    const double taken = entry.weight * route.full_rate;
+    const double share = taken > 0 ? taken / pipes_[entry.pipe.value].capacity : 0;
+    entry.potential = std::llround(share * kWhole);
   }
 }
 
@@ -103,12 +99,11 @@ void FluidNetwork::set_capacity(PipeId pipe, double capacity, SimTime now) {
   }
   for (const User& user : changed.users) {
     for (const Entry& entry : entries(flows_[user.flow])) {
-      loads_[entry.pipe.value].potential -= entry.potential;
+      potentials_[entry.pipe.value] -= entry.potential;
     }
     pending_.push_back(user.flow);
   }
   changed.capacity = capacity;
-  loads_[pipe.value].potential_max = potential_of(capacity);
   for (Route& route : routes_) {
     const bool is_on = std::any_of(entries_.begin() + route.begin, entries_.begin() + route.end,
                                    [pipe](const Entry& entry) { return entry.pipe == pipe; });
@@ -116,7 +111,7 @@ void FluidNetwork::set_capacity(PipeId pipe, double capacity, SimTime now) {
   }
   for (const User& user : changed.users) {
     for (const Entry& entry : entries(flows_[user.flow])) {
-      loads_[entry.pipe.value].potential += entry.potential;
+      potentials_[entry.pipe.value] += entry.potential;
     }
   }
   ++epoch_;
@@ -150,7 +145,7 @@ std::uint32_t FluidNetwork::admit(RouteId route, double amount, std::uint64_t ta
   pattern_high_ += mix64(route.value ^ kSecondHash);
   bool is_contended = false;
   for (const Entry& entry : entries(flow)) {
-    loads_[entry.pipe.value].potential += entry.potential;
+    potentials_[entry.pipe.value] += entry.potential;
     pipes_[entry.pipe.value].users.push_back({id, entry.weight});
     is_contended = is_contended || is_hot(entry.pipe);
   }
@@ -252,7 +247,7 @@ void FluidNetwork::leave(std::uint32_t id, SimTime now) {
   for (const Entry& entry : entries(flow)) {
     Pipe& pipe = pipes_[entry.pipe.value];
     if (is_hot(entry.pipe)) dirty_.push_back(entry.pipe);
-    loads_[entry.pipe.value].potential -= entry.potential;
+    potentials_[entry.pipe.value] -= entry.potential;
     pipe.carried += entry.weight * flow.amount;
     const auto user =
         std::ranges::find_if(pipe.users, [id](const User& u) { return u.flow == id; });

@@ -50,8 +50,12 @@ struct FlowSetOptions {
   Bytes packet{4096};  ///< payload of a full packet
   Bytes header{0};     ///< on the wire with each packet
   Bytes ack{64};       ///< size of an acknowledgement
-  /// Share of every link that flows use in the long run: HPCC's target utilisation 0.95, else 1.
+  /// Share of every link that flows use together, in the long run.
   double efficiency = 1;
+  /// Share of its narrowest link that a flow uses when it is alone; under MaxMin. HPCC aims at a
+  /// utilisation of 0.95, which a lone flow meets; where several share a link, the sum of their
+  /// additive increases fills what the target leaves (facts 3.3: C eta + N W_AI / T).
+  double lone_efficiency = 1;
   FluidOptions fluid;  ///< under MaxMin
   PfcOptions pfc;      ///< under IngressFair
 };
@@ -72,7 +76,7 @@ Bytes wire_bytes(const PointToPointFlow& flow, const FlowSetOptions& options);
 
 /// Time that the last packet, and with LastAckReceived the acknowledgement, spends on the path
 /// after the source has sent it: the sum of latencies and one packet time per hop beyond the first
-/// (store and forward). A lone flow completes after wire_bytes / (efficiency * narrowest) + this,
+/// (store and forward). A lone flow completes after wire_bytes / its rate + this,
 /// which is the packet simulators' least completion time to the digit (facts 5.2).
 Duration path_delay(const FlowSet& set, const PointToPointFlow& flow,
                     const FlowSetOptions& options);

@@ -137,6 +137,11 @@ class FluidNetwork {
   static constexpr std::uint32_t kNobody = ~0u;
   static constexpr PipeId kNoPipe{kNobody};
 
+  /// The whole capacity of a pipe in potentials; a pipe that its flows would exceed by less than
+  /// 1e-9 needs no solve: rounding, not contention.
+  static constexpr double kWhole = 1ULL << 40u;
+  static constexpr std::int64_t kFull = (1LL << 40) + 1100;
+
   // A route of share s is solved for x / s, its amounts and weights scaled to match: max-min
   // fairness of the scaled rates is fairness in proportion to shares. All rates, amounts and
   // weights below are scaled.
@@ -144,11 +149,6 @@ class FluidNetwork {
   struct User {
     std::uint32_t flow;
     double weight;
-  };
-  /// What every start and finish touches, packed so that it stays in the cache.
-  struct Load {
-    std::int64_t potential = 0;  // sum of weight * full rate, in milli-units/s: exact, never drifts
-    std::int64_t potential_max = 0;
   };
   struct Pipe {
     double capacity = 0;
@@ -179,7 +179,7 @@ class FluidNetwork {
   struct Entry {
     PipeId pipe;
     double weight = 1;
-    std::int64_t potential = 0;  // weight * the route's full rate, in milli-units/s
+    std::int64_t potential = 0;  // weight * the route's full rate, as a share of the capacity
   };
   struct Flow {
     RouteId route;
@@ -204,9 +204,7 @@ class FluidNetwork {
   };
 
   // True if the flows on the pipe, each at its full rate, would need more than its capacity.
-  bool is_hot(PipeId pipe) const {
-    return loads_[pipe.value].potential > loads_[pipe.value].potential_max;
-  }
+  bool is_hot(PipeId pipe) const { return potentials_[pipe.value] > kFull; }
   std::span<const Entry> entries(const Flow& flow) const {
     const Route& route = routes_[flow.route.value];
     return {entries_.data() + route.begin, entries_.data() + route.end};
@@ -233,8 +231,10 @@ class FluidNetwork {
   void note_worst(PipeId pipe, SimTime now);
 
   FluidOptions options_;
-  double same_ = 0;          // relative difference below which rates are not told apart
-  std::vector<Load> loads_;  // by pipe
+  double same_ = 0;  // relative difference below which rates are not told apart
+  // By pipe, what its flows would take at their full rates: integers, so that the sum never drifts;
+  // apart from the pipes, so that what every start and finish touches stays in the cache.
+  std::vector<std::int64_t> potentials_;
   std::vector<Limit> limits_;
   std::vector<Contention> worst_;
   std::vector<Pipe> pipes_;
