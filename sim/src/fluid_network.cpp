@@ -5,13 +5,10 @@
 #include <limits>
 
 #include "foresail/base/error.h"
-#include "foresail/base/rng.h"
 #include "water_fill.h"
 
 namespace foresail::sim {
 namespace {
-
-constexpr std::uint64_t kSecondHash = 0x5bd1e9955bd1e995ULL;
 
 bool later(const auto& a, const auto& b) {
   return a.when != b.when ? a.when > b.when : a.sequence > b.sequence;
@@ -48,19 +45,21 @@ RouteId FluidNetwork::add_route(std::span<const RouteEntry> entries, const Route
   Route route;
   route.begin = static_cast<std::uint32_t>(entries_.size());
   route.share = options.share;
-  route.cap = options.cap / options.share;
   for (const RouteEntry& entry : entries) {
     FORESAIL_EXPECT(entry.weight > 0);
     entries_.push_back({entry.pipe, entry.weight * options.share, 0});
   }
   route.end = static_cast<std::uint32_t>(entries_.size());
-  find_full_rate(route);
   routes_.push_back(route);
-  return RouteId{static_cast<std::uint32_t>(routes_.size() - 1)};
+  uses_.push_back({options.cap / options.share, 0, 0, 0});
+  const RouteId id{static_cast<std::uint32_t>(routes_.size() - 1)};
+  find_full_rate(id);
+  return id;
 }
 
-void FluidNetwork::find_full_rate(Route& route) {
-  route.full_rate = route.cap;
+void FluidNetwork::find_full_rate(RouteId id) {
+  Route& route = routes_[id.value];
+  route.full_rate = uses_[id.value].cap;
   route.narrowest = kNoPipe;
   for (std::size_t i = route.begin; i < route.end; ++i) {
     const double alone = pipes_[entries_[i].pipe.value].capacity / entries_[i].weight;
@@ -104,10 +103,11 @@ void FluidNetwork::set_capacity(PipeId pipe, double capacity, SimTime now) {
     pending_.push_back(user.flow);
   }
   changed.capacity = capacity;
-  for (Route& route : routes_) {
+  for (std::uint32_t id = 0; id < routes_.size(); ++id) {
+    const Route& route = routes_[id];
     const bool is_on = std::any_of(entries_.begin() + route.begin, entries_.begin() + route.end,
                                    [pipe](const Entry& entry) { return entry.pipe == pipe; });
-    if (is_on) find_full_rate(route);
+    if (is_on) find_full_rate(RouteId{id});
   }
   for (const User& user : changed.users) {
     for (const Entry& entry : entries(flows_[user.flow])) {
@@ -132,7 +132,8 @@ std::uint32_t FluidNetwork::admit(RouteId route, double amount, std::uint64_t ta
   }
   Flow& flow = flows_[id];
   flow.route = route;
-  flow.amount = flow.remaining = amount / routes_[route.value].share;
+  const double share = routes_[route.value].share;
+  flow.amount = flow.remaining = share == 1 ? amount : amount / share;
   flow.rate = 0;
   flow.updated = now;
   flow.tag = tag;
@@ -141,8 +142,6 @@ std::uint32_t FluidNetwork::admit(RouteId route, double amount, std::uint64_t ta
   flow.slowed_by = kNoPipe;
   ++flow.version;
   ++active_;
-  pattern_low_ += mix64(route.value);
-  pattern_high_ += mix64(route.value ^ kSecondHash);
   bool is_contended = false;
   for (const Entry& entry : entries(flow)) {
     potentials_[entry.pipe.value] += entry.potential;
@@ -240,10 +239,8 @@ std::uint64_t FluidNetwork::finish_next() {
 
 void FluidNetwork::leave(std::uint32_t id, SimTime now) {
   Flow& flow = flows_[id];
-  slow(flow, kNoPipe, now);
+  if (flow.slowed_by != kNoPipe) slow(flow, kNoPipe, now);
   --active_;
-  pattern_low_ -= mix64(flow.route.value);
-  pattern_high_ -= mix64(flow.route.value ^ kSecondHash);
   for (const Entry& entry : entries(flow)) {
     Pipe& pipe = pipes_[entry.pipe.value];
     if (is_hot(entry.pipe)) dirty_.push_back(entry.pipe);
