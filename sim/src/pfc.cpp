@@ -9,6 +9,12 @@
 #include "foresail/base/error.h"
 
 namespace foresail::sim {
+namespace {
+
+// A link at its fixed point is paused again after a few passes of recovery.
+constexpr int kLongRecovery = 5;
+
+}  // namespace
 
 IngressFairRates::IngressFairRates(std::vector<double> capacity,
                                    std::vector<std::vector<std::uint32_t>> paths,
@@ -20,6 +26,7 @@ IngressFairRates::IngressFairRates(std::vector<double> capacity,
       effective_(capacity_),
       carried_(capacity_.size(), 0),
       throttle_(capacity_.size(), 1),
+      recoveries_(capacity_.size(), 0),
       passing_(paths_.size(), 0),
       rate_(paths_.size(), 0) {
   FORESAIL_EXPECT(options.passes_cold >= 2);
@@ -157,27 +164,38 @@ void IngressFairRates::pass() {
     const std::uint32_t link = egress.link;
     if (throttle_[link] < 1) {
       effective_[link] = carried_[link] * std::pow(throttle_[link], options_.damping);
+      recoveries_[link] = 0;
     } else {
+      const bool is_needed =
+          effective_[link] < capacity_[link] && carried_[link] >= effective_[link];
+      recoveries_[link] = is_needed ? recoveries_[link] + 1 : 0;
       effective_[link] = std::min(capacity_[link], effective_[link] * options_.recovery);
     }
   }
 }
 
+bool IngressFairRates::is_recovering() const {
+  return std::ranges::any_of(egresses_, [this](const Egress& egress) {
+    return recoveries_[egress.link] >= kLongRecovery;
+  });
+}
+
 std::span<const double> IngressFairRates::solve() {
   if (active_ == 0) return rate_;
-  // Flows that ended stay listed, with nothing to send, until they are half of the list.
-  if (grouped_ == 0 || active_ * 2 <= grouped_) group();
+  // Flows that ended stay listed, with nothing to send, until they are an eighth of the list.
+  if (grouped_ == 0 || active_ * 8 <= grouped_ * 7) group();
   const int passes = is_warm_ ? options_.passes_warm : options_.passes_cold;
   if (!is_warm_) effective_ = capacity_;
   is_warm_ = true;
-  std::ranges::fill(rate_, 0.0);
-  const int counted = passes - passes / 2;
-  for (int i = 0; i < passes; ++i) {
-    pass();
-    if (i < passes / 2) continue;
-    for (std::uint32_t flow = 0; flow < paths_.size(); ++flow) rate_[flow] += passing_[flow];
+  for (int round = 0; round == 0 || (round < options_.rounds_max && is_recovering()); ++round) {
+    std::ranges::fill(rate_, 0.0);
+    for (int i = 0; i < passes; ++i) {
+      pass();
+      if (i < passes / 2) continue;
+      for (std::uint32_t flow = 0; flow < paths_.size(); ++flow) rate_[flow] += passing_[flow];
+    }
   }
-  for (double& rate : rate_) rate /= counted;
+  for (double& rate : rate_) rate /= passes - passes / 2;
   return rate_;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -43,6 +44,12 @@ inline std::vector<OracleFlow> read_oracle(const std::string& name) {
     flows.push_back(flow);
   }
   return flows;
+}
+
+/// How many draws of random paths a comparison averages: `usual`, or what FORESAIL_DRAWS says.
+inline int draw_count(int usual) {
+  const char* asked = std::getenv("FORESAIL_DRAWS");
+  return asked == nullptr ? usual : std::max(1, std::atoi(asked));
 }
 
 /// Mean, median, 99th percentile and maximum.

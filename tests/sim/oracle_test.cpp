@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <set>
 
 #include "fat_tree.h"
@@ -124,11 +123,6 @@ Range range_of(std::vector<double> values) {
   return {values[n / 20], values[n - 1 - n / 20]};
 }
 
-int draw_count() {
-  const char* asked = std::getenv("FORESAIL_DRAWS");
-  return asked == nullptr ? 20 : std::max(1, std::atoi(asked));
-}
-
 // Prints the rows of a permutation: the file's figure and our range for mean, median, 99th
 // percentile and maximum. Returns the ratio of the file's mean to the mean of ours.
 double compare_permutation(const std::string& name, const std::string& protocol_name, int k,
@@ -137,7 +131,7 @@ double compare_permutation(const std::string& name, const std::string& protocol_
       test::read_oracle("htsim/" + name + "." + protocol_name + ".csv");
   const Protocol protocol = test::protocol(protocol_name);
   const FatTree tree = fabric(k, gbps);
-  const int count = protocol.is_sprayed ? 1 : draw_count();
+  const int count = protocol.is_sprayed ? 1 : test::draw_count(20);
   std::vector<double> mean, p50, p99, max;
   for (int d = 0; d < count; ++d) {
     RandomStream random = Rng(53).stream("draw", static_cast<std::uint64_t>(d));

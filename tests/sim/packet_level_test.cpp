@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 
 #include "fat_tree.h"
 #include "oracle_files.h"
@@ -69,15 +68,16 @@ void compare(const char* name, const Spread& ours, const Published& theirs, doub
 
 TEST(PacketLevel, CongestionControlOnHashedPathsWithin5And10Percent) {
   const Bandwidth rate = Bandwidth::gbps(100);
-  compare("HPCC, 100 Gb/s", draws(100, rate, table_options(Sharing::MaxMin, 0.95)),
+  compare("HPCC, 100 Gb/s",
+          draws(test::draw_count(100), rate, table_options(Sharing::MaxMin, 0.95)),
           {436, 447, 877, 916}, 0.05, 0.10);
-  compare("Swift, 100 Gb/s", draws(100, rate, table_options(Sharing::MaxMin, 1)),
+  compare("Swift, 100 Gb/s", draws(test::draw_count(100), rate, table_options(Sharing::MaxMin, 1)),
           {450, 450, 846, 846}, 0.05, 0.10);
 }
 
 TEST(PacketLevel, PfcAloneOnHashedPathsWithin7And5Percent) {
   compare("PFC only, 100 Gb/s",
-          draws(20, Bandwidth::gbps(100), table_options(Sharing::IngressFair, 1)),
+          draws(test::draw_count(10), Bandwidth::gbps(100), table_options(Sharing::IngressFair, 1)),
           {507, 523, 955, 1047}, 0.07, 0.05);
 }
 
@@ -85,7 +85,7 @@ TEST(PacketLevel, PfcAloneOnHashedPathsWithin7And5Percent) {
 // less of the delay of a pause, and links idle more. The direction is known: we are too fast.
 TEST(PacketLevel, PfcAloneAtTwiceTheRateWithin10Percent) {
   compare("PFC only, 200 Gb/s",
-          draws(10, Bandwidth::gbps(200), table_options(Sharing::IngressFair, 1)),
+          draws(test::draw_count(5), Bandwidth::gbps(200), table_options(Sharing::IngressFair, 1)),
           {259, 276, 491, 557}, 0.10, 0.10);
 }
 

@@ -15,7 +15,8 @@
 ///       recovers by 3 % up to C_j
 ///
 /// Flows at their source are one ingress each. The passes circle around the fixed point within some
-/// percent, so a rate is the mean over the last half of the passes.
+/// percent, so a rate is the mean over the last half of the passes; while a link still recovers in
+/// pass after pass, as after the end of what paused it, they go on.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,7 @@ struct PfcOptions {
   int passes_warm = 6;   ///< after flows came or went
   double damping = 0.6;  ///< exponent of t_j
   double recovery = 1.03;
+  int rounds_max = 40;  ///< of passes, while a link still recovers
 };
 
 /// The fixed point for one set of flows of which some are active at a time. Rates and capacities in
@@ -65,6 +67,7 @@ class IngressFairRates {
   void group();
   void pass();
   void serve(const Egress& egress);
+  bool is_recovering() const;
 
   std::vector<double> capacity_;
   std::vector<std::vector<std::uint32_t>> paths_;
@@ -77,6 +80,7 @@ class IngressFairRates {
   std::vector<std::uint32_t> members_;  // flows
   std::vector<double> effective_;
   std::vector<double> carried_, throttle_;  // of one pass, by link
+  std::vector<int> recoveries_;             // passes in a row in which a link recovered
   std::vector<double> passing_, rate_;      // by flow
   std::vector<std::uint32_t> by_demand_;    // scratch of serve()
   bool is_warm_ = false;
