@@ -77,7 +77,7 @@ TEST(PacketLevel, CongestionControlOnHashedPathsWithin5And10Percent) {
 
 TEST(PacketLevel, PfcAloneOnHashedPathsWithin7And5Percent) {
   compare("PFC only, 100 Gb/s",
-          draws(test::draw_count(10), Bandwidth::gbps(100), table_options(Sharing::IngressFair, 1)),
+          draws(test::draw_count(20), Bandwidth::gbps(100), table_options(Sharing::IngressFair, 1)),
           {507, 523, 955, 1047}, 0.07, 0.05);
 }
 
@@ -85,7 +85,7 @@ TEST(PacketLevel, PfcAloneOnHashedPathsWithin7And5Percent) {
 // less of the delay of a pause, and links idle more. The direction is known: we are too fast.
 TEST(PacketLevel, PfcAloneAtTwiceTheRateWithin10Percent) {
   compare("PFC only, 200 Gb/s",
-          draws(test::draw_count(5), Bandwidth::gbps(200), table_options(Sharing::IngressFair, 1)),
+          draws(test::draw_count(10), Bandwidth::gbps(200), table_options(Sharing::IngressFair, 1)),
           {259, 276, 491, 557}, 0.10, 0.10);
 }
 

@@ -27,7 +27,7 @@ namespace foresail::sim {
 
 struct PfcOptions {
   int passes_cold = 40;  ///< from full capacities
-  int passes_warm = 6;   ///< after flows came or went
+  int passes_warm = 4;   ///< after flows came or went
   double damping = 0.6;  ///< exponent of t_j
   double recovery = 1.03;
   int rounds_max = 40;  ///< of passes, while a link still recovers
