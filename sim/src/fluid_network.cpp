@@ -5,23 +5,13 @@
 #include <limits>
 
 #include "foresail/base/error.h"
-#include "foresail/base/rng.h"
 #include "water_fill.h"
 
 namespace foresail::sim {
 namespace {
 
-// A pipe whose flows would exceed it by less than this needs no solve: rounding, not contention.
-constexpr double kSlack = 1e-9;
-constexpr double kPotentialScale = 1e3;
-constexpr std::uint64_t kSecondHash = 0x5bd1e9955bd1e995ULL;
-
 bool later(const auto& a, const auto& b) {
   return a.when != b.when ? a.when > b.when : a.sequence > b.sequence;
-}
-
-std::int64_t potential_of(double capacity) {
-  return static_cast<std::int64_t>(capacity * kPotentialScale * (1 + kSlack));
 }
 
 }  // namespace
@@ -42,7 +32,7 @@ PipeId FluidNetwork::add_pipe(double capacity) {
   FORESAIL_EXPECT(capacity > 0);
   Pipe pipe;
   pipe.capacity = capacity;
-  loads_.push_back({0, potential_of(capacity)});
+  potentials_.push_back(0);
   limits_.emplace_back();
   pipes_.push_back(std::move(pipe));
   return PipeId{static_cast<std::uint32_t>(pipes_.size() - 1)};
@@ -55,19 +45,21 @@ RouteId FluidNetwork::add_route(std::span<const RouteEntry> entries, const Route
   Route route;
   route.begin = static_cast<std::uint32_t>(entries_.size());
   route.share = options.share;
-  route.cap = options.cap / options.share;
   for (const RouteEntry& entry : entries) {
     FORESAIL_EXPECT(entry.weight > 0);
     entries_.push_back({entry.pipe, entry.weight * options.share, 0});
   }
   route.end = static_cast<std::uint32_t>(entries_.size());
-  find_full_rate(route);
   routes_.push_back(route);
-  return RouteId{static_cast<std::uint32_t>(routes_.size() - 1)};
+  uses_.push_back({options.cap / options.share, 0, 0, 0});
+  const RouteId id{static_cast<std::uint32_t>(routes_.size() - 1)};
+  find_full_rate(id);
+  return id;
 }
 
-void FluidNetwork::find_full_rate(Route& route) {
-  route.full_rate = route.cap;
+void FluidNetwork::find_full_rate(RouteId id) {
+  Route& route = routes_[id.value];
+  route.full_rate = uses_[id.value].cap;
   route.narrowest = kNoPipe;
   for (std::size_t i = route.begin; i < route.end; ++i) {
     const double alone = pipes_[entries_[i].pipe.value].capacity / entries_[i].weight;
@@ -77,7 +69,10 @@ void FluidNetwork::find_full_rate(Route& route) {
     }
   }
   for (std::size_t i = route.begin; i < route.end; ++i) {
-    entries_[i].potential = std::llround(entries_[i].weight * route.full_rate * kPotentialScale);
+    Entry& entry = entries_[i];
+    const double taken = entry.weight * route.full_rate;
+    const double share = taken > 0 ? taken / pipes_[entry.pipe.value].capacity : 0;
+    entry.potential = std::llround(share * kWhole);
   }
 }
 
@@ -103,20 +98,20 @@ void FluidNetwork::set_capacity(PipeId pipe, double capacity, SimTime now) {
   }
   for (const User& user : changed.users) {
     for (const Entry& entry : entries(flows_[user.flow])) {
-      loads_[entry.pipe.value].potential -= entry.potential;
+      potentials_[entry.pipe.value] -= entry.potential;
     }
     pending_.push_back(user.flow);
   }
   changed.capacity = capacity;
-  loads_[pipe.value].potential_max = potential_of(capacity);
-  for (Route& route : routes_) {
+  for (std::uint32_t id = 0; id < routes_.size(); ++id) {
+    const Route& route = routes_[id];
     const bool is_on = std::any_of(entries_.begin() + route.begin, entries_.begin() + route.end,
                                    [pipe](const Entry& entry) { return entry.pipe == pipe; });
-    if (is_on) find_full_rate(route);
+    if (is_on) find_full_rate(RouteId{id});
   }
   for (const User& user : changed.users) {
     for (const Entry& entry : entries(flows_[user.flow])) {
-      loads_[entry.pipe.value].potential += entry.potential;
+      potentials_[entry.pipe.value] += entry.potential;
     }
   }
   ++epoch_;
@@ -137,7 +132,8 @@ std::uint32_t FluidNetwork::admit(RouteId route, double amount, std::uint64_t ta
   }
   Flow& flow = flows_[id];
   flow.route = route;
-  flow.amount = flow.remaining = amount / routes_[route.value].share;
+  const double share = routes_[route.value].share;
+  flow.amount = flow.remaining = share == 1 ? amount : amount / share;
   flow.rate = 0;
   flow.updated = now;
   flow.tag = tag;
@@ -146,11 +142,9 @@ std::uint32_t FluidNetwork::admit(RouteId route, double amount, std::uint64_t ta
   flow.slowed_by = kNoPipe;
   ++flow.version;
   ++active_;
-  pattern_low_ += mix64(route.value);
-  pattern_high_ += mix64(route.value ^ kSecondHash);
   bool is_contended = false;
   for (const Entry& entry : entries(flow)) {
-    loads_[entry.pipe.value].potential += entry.potential;
+    potentials_[entry.pipe.value] += entry.potential;
     pipes_[entry.pipe.value].users.push_back({id, entry.weight});
     is_contended = is_contended || is_hot(entry.pipe);
   }
@@ -245,14 +239,12 @@ std::uint64_t FluidNetwork::finish_next() {
 
 void FluidNetwork::leave(std::uint32_t id, SimTime now) {
   Flow& flow = flows_[id];
-  slow(flow, kNoPipe, now);
+  if (flow.slowed_by != kNoPipe) slow(flow, kNoPipe, now);
   --active_;
-  pattern_low_ -= mix64(flow.route.value);
-  pattern_high_ -= mix64(flow.route.value ^ kSecondHash);
   for (const Entry& entry : entries(flow)) {
     Pipe& pipe = pipes_[entry.pipe.value];
     if (is_hot(entry.pipe)) dirty_.push_back(entry.pipe);
-    loads_[entry.pipe.value].potential -= entry.potential;
+    potentials_[entry.pipe.value] -= entry.potential;
     pipe.carried += entry.weight * flow.amount;
     const auto user =
         std::ranges::find_if(pipe.users, [id](const User& u) { return u.flow == id; });

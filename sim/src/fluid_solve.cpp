@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "foresail/base/rng.h"
 #include "foresail/sim/fluid_network.h"
 #include "water_fill.h"
 
@@ -14,6 +15,7 @@ namespace {
 constexpr double kSame = 1e-9;
 // Sets up to this size are solved in place, whatever their share.
 constexpr std::size_t kSmallSet = 64;
+constexpr std::uint64_t kSecondHash = 0x5bd1e9955bd1e995ULL;
 
 bool higher(const auto& a, const auto& b) {
   return a.level != b.level ? a.level > b.level : a.id > b.id;
@@ -153,68 +155,86 @@ bool FluidNetwork::is_too_large() const {
          static_cast<double>(set_.size()) > options_.full_fill_share * static_cast<double>(active_);
 }
 
-// Gives every active flow its rate. Routes in order of their ids, each once with the number of its
-// flows: the same set of routes has the same answer, bit by bit, however it came about.
-void FluidNetwork::fill_from_scratch() {
-  ++full_fills_;
+// All active flows become the set, their routes `levels_` in order of their ids with the number of
+// their flows. Returns their hash: a sum, so that the order of flows leaves no trace.
+FluidNetwork::Pattern FluidNetwork::gather_active() {
   set_.clear();
   levels_.clear();
+  Pattern pattern{0, 0};
   for (std::uint32_t id = 0; id < flows_.size(); ++id) {
     Flow& flow = flows_[id];
     if (!flow.is_active) continue;
     flow.stamp = solve_;
     set_.push_back(id);
-    Route& route = routes_[flow.route.value];
-    if (route.stamp != solve_) {
-      route.stamp = solve_;
-      route.slot = 0;
-      levels_.push_back({flow.route.value, kNoPipe, 0});
+    const std::uint32_t route = flow.route.value;
+    pattern.first += mix64(route);
+    pattern.second += mix64(route ^ kSecondHash);
+    RouteUse& use = uses_[route];
+    if (use.stamp != solve_) {
+      use.stamp = solve_;
+      use.flows = 0;
+      levels_.push_back({route, 0, kNoPipe, 0});
     }
-    ++route.slot;  // counts its flows first
+    ++use.flows;
   }
-  const std::pair key{pattern_low_, pattern_high_};
-  const auto known = remembered_.find(key);
-  if (known != remembered_.end()) {
+  std::ranges::sort(levels_, {}, &Level::route);
+  for (Level& each : levels_) each.flows = uses_[each.route].flows;
+  return pattern;
+}
+
+void FluidNetwork::fill_levels() {
+  scratch_->clear();
+  for (const Level& each : levels_) {
+    const Route& route = routes_[each.route];
+    scratch_->add(each.flows, route.full_rate);
+    for (std::uint32_t i = route.begin; i < route.end; ++i) {
+      const Entry& entry = entries_[i];
+      if (!is_hot(entry.pipe)) continue;
+      scratch_->load(entry.pipe.value, pipes_[entry.pipe.value].capacity, entry.weight);
+    }
+  }
+  const std::span<const WaterFill::Answer> answers = scratch_->solve();
+  for (std::size_t i = 0; i < levels_.size(); ++i) {
+    const bool is_own = answers[i].constraint == WaterFill::kOwnCap;
+    levels_[i].level = answers[i].level;
+    levels_[i].bottleneck =
+        is_own ? routes_[levels_[i].route].narrowest : PipeId{answers[i].constraint};
+  }
+}
+
+// Gives every active flow its rate. The same set of routes has the same answer, bit by bit, however
+// it came about.
+void FluidNetwork::fill_from_scratch() {
+  ++full_fills_;
+  const Pattern pattern = gather_active();
+  const auto is_same = [](const Level& a, const Level& b) {
+    return a.route == b.route && a.flows == b.flows;
+  };
+  const auto known = remembered_.find(pattern);
+  if (known != remembered_.end() && std::ranges::equal(known->second, levels_, is_same)) {
     ++remembered_fills_;
     levels_ = known->second;
   } else {
-    std::ranges::sort(levels_, {}, &Level::route);
-    scratch_->clear();
-    for (const Level& each : levels_) {
-      const Route& route = routes_[each.route];
-      scratch_->add(route.slot, route.full_rate);
-      for (std::uint32_t i = route.begin; i < route.end; ++i) {
-        const Entry& entry = entries_[i];
-        if (!is_hot(entry.pipe)) continue;
-        scratch_->load(entry.pipe.value, pipes_[entry.pipe.value].capacity, entry.weight);
-      }
-    }
-    const std::span<const WaterFill::Answer> answers = scratch_->solve();
-    for (std::size_t i = 0; i < levels_.size(); ++i) {
-      const bool is_own = answers[i].constraint == WaterFill::kOwnCap;
-      levels_[i].level = answers[i].level;
-      levels_[i].bottleneck =
-          is_own ? routes_[levels_[i].route].narrowest : PipeId{answers[i].constraint};
-    }
-    remember(key);
+    fill_levels();
+    remember(pattern);
   }
-  for (std::uint32_t i = 0; i < levels_.size(); ++i) routes_[levels_[i].route].slot = i;
+  for (std::uint32_t i = 0; i < levels_.size(); ++i) uses_[levels_[i].route].slot = i;
   for (const std::uint32_t id : set_) {
     Flow& flow = flows_[id];
-    const Level& level = levels_[routes_[flow.route.value].slot];
+    const Level& level = levels_[uses_[flow.route.value].slot];
     flow.new_rate = level.level;
     flow.bottleneck = level.bottleneck;
   }
 }
 
-void FluidNetwork::remember(const std::pair<std::uint64_t, std::uint64_t>& key) {
+void FluidNetwork::remember(const Pattern& pattern) {
   if (levels_.size() > options_.remembered_rates) return;
   if (remembered_count_ + levels_.size() > options_.remembered_rates) {
     remembered_.clear();
     remembered_count_ = 0;
   }
   remembered_count_ += levels_.size();
-  remembered_.emplace(key, levels_);
+  remembered_.emplace(pattern, levels_);
 }
 
 void FluidNetwork::settle(SimTime now) {

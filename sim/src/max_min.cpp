@@ -9,14 +9,27 @@
 namespace foresail::sim {
 
 std::vector<double> solve_max_min(const MaxMinSystem& system) {
-  const std::size_t constraints = system.capacity.size();
+  const std::size_t variables = system.variables.size();
+  FORESAIL_EXPECT(system.share.empty() || system.share.size() == variables);
+  FORESAIL_EXPECT(system.cap.empty() || system.cap.size() == variables);
   std::vector<double> residual = system.capacity;
+  std::vector<std::vector<MaxMinEntry>> entries = system.variables;
+  for (std::uint32_t v = 0; v < variables; ++v) {
+    FORESAIL_EXPECT(!entries[v].empty());
+    if (!system.cap.empty()) {  // a constraint of its own
+      entries[v].push_back({static_cast<std::uint32_t>(residual.size()), 1});
+      residual.push_back(system.cap[v]);
+    }
+    for (MaxMinEntry& entry : entries[v]) {
+      FORESAIL_EXPECT(entry.weight > 0);
+      if (!system.share.empty()) entry.weight *= system.share[v];
+    }
+  }
+  const std::size_t constraints = residual.size();
   std::vector<double> weight(constraints, 0.0);
   std::vector<std::vector<std::uint32_t>> users(constraints);
-  for (std::uint32_t v = 0; v < system.variables.size(); ++v) {
-    FORESAIL_EXPECT(!system.variables[v].empty());
-    for (const MaxMinEntry& entry : system.variables[v]) {
-      FORESAIL_EXPECT(entry.weight > 0);
+  for (std::uint32_t v = 0; v < variables; ++v) {
+    for (const MaxMinEntry& entry : entries[v]) {
       weight[entry.constraint] += entry.weight;
       users[entry.constraint].push_back(v);
     }
@@ -34,7 +47,7 @@ std::vector<double> solve_max_min(const MaxMinSystem& system) {
     left[l] = static_cast<std::uint32_t>(users[l].size());
     if (left[l] > 0) levels.push({residual[l] / weight[l], l});
   }
-  std::vector<double> rate(system.variables.size(), -1.0);
+  std::vector<double> rate(variables, -1.0);
   const auto level_of = [&](std::uint32_t l) { return std::max(0.0, residual[l]) / weight[l]; };
   while (!levels.empty()) {
     const Level lowest = levels.top();
@@ -49,13 +62,14 @@ std::vector<double> solve_max_min(const MaxMinSystem& system) {
     for (const std::uint32_t v : users[l]) {
       if (rate[v] >= 0) continue;
       rate[v] = now;
-      for (const MaxMinEntry& entry : system.variables[v]) {
+      for (const MaxMinEntry& entry : entries[v]) {
         residual[entry.constraint] -= entry.weight * now;
         weight[entry.constraint] -= entry.weight;
         --left[entry.constraint];
       }
     }
   }
+  for (std::uint32_t v = 0; v < system.share.size(); ++v) rate[v] *= system.share[v];
   return rate;
 }
 

@@ -148,6 +148,11 @@ class FluidNetwork {
   static constexpr std::uint32_t kNobody = ~0u;
   static constexpr PipeId kNoPipe{kNobody};
 
+  /// The whole capacity of a pipe in potentials; a pipe that its flows would exceed by less than
+  /// 1e-9 needs no solve: rounding, not contention.
+  static constexpr double kWhole = 1ULL << 40u;
+  static constexpr std::int64_t kFull = (1LL << 40) + 1100;
+
   // A route of share s is solved for x / s, its amounts and weights scaled to match: max-min
   // fairness of the scaled rates is fairness in proportion to shares. All rates, amounts and
   // weights below are scaled.
@@ -155,11 +160,6 @@ class FluidNetwork {
   struct User {
     std::uint32_t flow;
     double weight;
-  };
-  /// What every start and finish touches, packed so that it stays in the cache.
-  struct Load {
-    std::int64_t potential = 0;  // sum of weight * full rate, in milli-units/s: exact, never drifts
-    std::int64_t potential_max = 0;
   };
   struct Pipe {
     double capacity = 0;
@@ -182,30 +182,33 @@ class FluidNetwork {
     std::uint32_t begin = 0, end = 0;
     double full_rate = 0;  // alone on idle pipes
     double share = 1;
-    double cap = std::numeric_limits<double>::infinity();
     PipeId narrowest;  // kNoPipe if the cap is less
-    std::uint32_t slot = 0;
-    std::uint64_t stamp = 0;  // slot holds in the solve of this number
+  };
+  /// What starts and finishes do not read.
+  struct RouteUse {
+    double cap = std::numeric_limits<double>::infinity();
+    std::uint64_t stamp = 0;  // flows and slot hold in the solve of this number
+    std::uint32_t flows = 0, slot = 0;
   };
   struct Entry {
     PipeId pipe;
     double weight = 1;
-    std::int64_t potential = 0;  // weight * the route's full rate, in milli-units/s
+    std::int64_t potential = 0;  // weight * the route's full rate, as a share of the capacity
   };
   struct Flow {
     RouteId route;
-    double amount = 0, remaining = 0, rate = 0;
-    SimTime updated{};
     PipeId bottleneck;
     PipeId slowed_by = kNoPipe;
     std::uint32_t version = 0;
     std::uint32_t rider = kNobody;    // next flow of the bundle that shares a pending event
     std::uint32_t rider_version = 0;  // ... while its version is still this one
-    bool is_active = false;
-    bool is_chained = false;  // a pending event may still walk over this flow: keep its id
+    double amount = 0, remaining = 0, rate = 0;
+    SimTime updated{};
     std::uint64_t tag = 0;
     std::uint64_t stamp = 0;  // equals the solve's number while the flow is in its set
     double new_rate = -1;
+    bool is_active = false;
+    bool is_chained = false;  // a pending event may still walk over this flow: keep its id
   };
   struct Finish {
     SimTime when;
@@ -215,9 +218,7 @@ class FluidNetwork {
   };
 
   // True if the flows on the pipe, each at its full rate, would need more than its capacity.
-  bool is_hot(PipeId pipe) const {
-    return loads_[pipe.value].potential > loads_[pipe.value].potential_max;
-  }
+  bool is_hot(PipeId pipe) const { return potentials_[pipe.value] > kFull; }
   std::span<const Entry> entries(const Flow& flow) const {
     const Route& route = routes_[flow.route.value];
     return {entries_.data() + route.begin, entries_.data() + route.end};
@@ -235,27 +236,31 @@ class FluidNetwork {
   void push_finish(std::uint32_t flow, Pending kind);
   void pop_finish();
   void leave(std::uint32_t flow, SimTime now);
-  void find_full_rate(Route& route);
+  void find_full_rate(RouteId route);
   bool is_too_large() const;
   void fill_from_scratch();
-  void remember(const std::pair<std::uint64_t, std::uint64_t>& pattern);
+  using Pattern = std::pair<std::uint64_t, std::uint64_t>;
+  void remember(const Pattern& pattern);
+  Pattern gather_active();
+  void fill_levels();
   void note_limits(SimTime now);
   void slow(Flow& flow, PipeId pipe, SimTime now);
   void note_worst(PipeId pipe, SimTime now);
 
   FluidOptions options_;
-  double same_ = 0;          // relative difference below which rates are not told apart
-  std::vector<Load> loads_;  // by pipe
+  double same_ = 0;  // relative difference below which rates are not told apart
+  // By pipe, what its flows would take at their full rates: integers, so that the sum never drifts;
+  // apart from the pipes, so that what every start and finish touches stays in the cache.
+  std::vector<std::int64_t> potentials_;
   std::vector<Limit> limits_;
   std::vector<Contention> worst_;
   std::vector<Pipe> pipes_;
   std::vector<Entry> entries_;
   std::vector<Route> routes_;
+  std::vector<RouteUse> uses_;  // by route
   std::vector<Flow> flows_;
   std::vector<std::uint32_t> free_;
   std::size_t active_ = 0;
-  // The set of active routes, as sums of two hashes: the order of starts and ends leaves no trace.
-  std::uint64_t pattern_low_ = 0, pattern_high_ = 0;
   std::uint64_t epoch_ = 0;
   std::vector<Finish> finishes_;  // binary heap, stale entries skipped by version
   std::uint64_t next_sequence_ = 0;
@@ -274,12 +279,12 @@ class FluidNetwork {
   std::uint64_t solves_ = 0, solved_flows_ = 0, full_fills_ = 0, remembered_fills_ = 0;
   std::unique_ptr<WaterFill> scratch_;
   struct Level {
-    std::uint32_t route;
+    std::uint32_t route, flows;
     PipeId bottleneck;
     double level;
   };
-  std::vector<Level> levels_;  // of the fill from scratch, by route
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<Level>> remembered_;  // this epoch
+  std::vector<Level> levels_;                         // of the fill from scratch, by route
+  std::map<Pattern, std::vector<Level>> remembered_;  // this epoch
   std::size_t remembered_count_ = 0;
 };
 
