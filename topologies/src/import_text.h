@@ -13,7 +13,8 @@
 namespace foresail::topologies {
 
 inline constexpr int kImportNodesMax = 1 << 17;
-inline constexpr std::int64_t kImportCablesMax = std::int64_t{1} << 20;
+/// What is written can be read again: base/yaml.h takes two million nodes, a cable up to eleven.
+inline constexpr std::int64_t kImportCablesMax = 120'000;
 
 /// Throws Error{InvalidInput}: "<file>:<line>: <message>".
 [[noreturn]] void fail_at(const std::string& file, int line, const std::string& message);
