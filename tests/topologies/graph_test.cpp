@@ -90,7 +90,7 @@ TEST(Graph, ComplaintsNameFileLineAndKey) {
   EXPECT_THAT(complaint(with("tier: 2", "level: 2")),
               StartsWith("graph.yaml:4: switches[2].level: unknown key"));
   EXPECT_THAT(complaint(with("tier: 2", "tier: 0")),
-              StartsWith("graph.yaml:4: switches[2].tier: 0 is outside [1, 16]"));
+              StartsWith("graph.yaml:4: switches[2].tier: 0 is outside [1, 8]"));
   EXPECT_EQ(complaint(with("name: top", "name: left")),
             "graph.yaml:4: switches[2].name: switch \"left\" stands twice");
   EXPECT_THAT(complaint(with("name: top", "name: \"\"")),

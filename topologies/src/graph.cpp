@@ -13,7 +13,7 @@
 namespace foresail::topologies {
 namespace {
 
-constexpr int kTierMax = 16;
+constexpr int kTierMax = 8;
 constexpr int kNodesMax = 1 << 17;
 constexpr int kNicsMax = 1024;
 constexpr int kParallelMax = 1 << 16;
