@@ -19,6 +19,7 @@ using program::Program;
 
 constexpr double kSlower = 1.01;  // than the median of its peers: worth naming
 constexpr std::size_t kNamed = 4;
+constexpr std::size_t kBusiest = 2;
 
 /// Simulates variations of one question.
 class Inquiry {
@@ -76,6 +77,12 @@ class Accusation {
   std::vector<Cause>& causes_;
 };
 
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
 std::string nodes_text(const Plan& plan, const sim::Unit& unit) {
   std::set<int> nodes;
   for (const RankId rank : unit.ranks) {
@@ -87,7 +94,9 @@ std::string nodes_text(const Plan& plan, const sim::Unit& unit) {
   return text;
 }
 
-// Computing time of every unit, against the median of the units of its stage.
+// How much longer the passes of a unit take than the same passes of its stage's other replicas: the
+// median over its passes of its time against their median, so that what happens to a few passes
+// (a collective beside them) does not count.
 void add_slow_units(const Inquiry& inquiry, const sim::StepOutcome& outcome,
                     std::vector<std::string>& evidence) {
   const std::size_t stages = inquiry.program().stages.size();
@@ -97,21 +106,25 @@ void add_slow_units(const Inquiry& inquiry, const sim::StepOutcome& outcome,
   };
   std::vector<Slow> slow;
   for (std::size_t s = 0; s < stages; ++s) {
-    std::vector<double> busy;
-    for (std::size_t u = s; u < outcome.units.size(); u += stages) {
-      double sum = 0;
-      std::uint32_t id = 0;
-      for (const program::Op& op : inquiry.program().stages[s].ops) {
-        const sim::StepOutcome::OpTime& time = outcome.op_times[u][id++];
-        if (op.kind == program::OpKind::Compute) sum += to_seconds(time.end - time.start);
+    std::map<std::size_t, std::vector<double>> ratios;
+    std::uint32_t id = 0;
+    for (const program::Op& op : inquiry.program().stages[s].ops) {
+      const std::uint32_t o = id++;
+      if (op.kind != program::OpKind::Compute) continue;
+      std::vector<double> times;
+      for (std::size_t u = s; u < outcome.units.size(); u += stages) {
+        const sim::StepOutcome::OpTime& time = outcome.op_times[u][o];
+        times.push_back(to_seconds(time.end - time.start));
       }
-      busy.push_back(sum);
+      const double typical = median(times);
+      if (typical <= 0) continue;
+      for (std::size_t i = 0; i < times.size(); ++i) {
+        ratios[i * stages + s].push_back(times[i] / typical);
+      }
     }
-    std::vector<double> sorted = busy;
-    std::ranges::sort(sorted);
-    const double median = sorted[(sorted.size() - 1) / 2];
-    for (std::size_t i = 0; i < busy.size(); ++i) {
-      if (busy[i] > median * kSlower) slow.push_back({busy[i] / median, i * stages + s});
+    for (const auto& [unit, of_unit] : ratios) {
+      const double ratio = median(of_unit);
+      if (ratio > kSlower) slow.push_back({ratio, unit});
     }
   }
   std::ranges::stable_sort(slow, [](const Slow& a, const Slow& b) { return a.ratio > b.ratio; });
@@ -156,6 +169,29 @@ void add_collisions(const sim::StepOutcome& outcome, std::vector<std::string>& e
   }
 }
 
+void add_busiest_links(const sim::StepOutcome& outcome, std::vector<std::string>& evidence) {
+  std::vector<const sim::LinkLoad*> busiest;
+  for (const sim::LinkLoad& load : outcome.links) busiest.push_back(&load);
+  std::ranges::stable_sort(busiest, [](const sim::LinkLoad* a, const sim::LinkLoad* b) {
+    return a->utilisation > b->utilisation;
+  });
+  for (std::size_t i = 0; i < std::min(busiest.size(), kBusiest); ++i) {
+    evidence.push_back(fmt::format("{} is used to {:.1f} % of its capacity over the step",
+                                   busiest[i]->name, 100 * busiest[i]->utilisation));
+  }
+}
+
+void accuse_wiring(const Inquiry& inquiry, Accusation& accuse) {
+  const topologies::Wiring& wiring = inquiry.plan().cluster.wiring;
+  for (std::size_t i = 0; i < wiring.size(); ++i) {
+    Plan mended = inquiry.plan();
+    mended.cluster.wiring.erase(mended.cluster.wiring.begin() + static_cast<std::ptrdiff_t>(i));
+    std::string name = fmt::format("wiring: {} {}", to_string(wiring[i].action), wiring[i].first);
+    if (!wiring[i].second.empty()) name += " with " + wiring[i].second;
+    accuse.without(name, mended, inquiry.conditions());
+  }
+}
+
 void accuse_conditions(const Inquiry& inquiry, Accusation& accuse) {
   const Conditions& all = inquiry.conditions();
   for (std::size_t i = 0; i < all.faults.size(); ++i) {
@@ -192,6 +228,7 @@ Explanation explain_step(const Plan& plan, const SimulateOptions& options) {
   explanation.plan_digest = plan.digest();
   Accusation accuse(inquiry, base, explanation.causes);
   accuse_conditions(inquiry, accuse);
+  accuse_wiring(inquiry, accuse);
   const bool is_hashed = plan.network.routing == topologies::Routing::Ecmp ||
                          plan.network.routing == topologies::Routing::DModK;
   if (is_hashed && options.fidelity == sim::Fidelity::Flow && plan.cluster.nodes > 1) {
@@ -206,6 +243,7 @@ Explanation explain_step(const Plan& plan, const SimulateOptions& options) {
     add_critical_path(inquiry, base, explanation.evidence);
     add_slow_units(inquiry, base, explanation.evidence);
     add_collisions(base, explanation.evidence);
+    add_busiest_links(base, explanation.evidence);
     if (base.stalls > 0) {
       explanation.evidence.push_back(fmt::format("{} flows waited for a retry, at most {}",
                                                  base.stalls,

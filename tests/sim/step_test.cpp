@@ -7,44 +7,15 @@
 #include "foresail/planner/plan.h"
 #include "foresail/sim/simulator.h"
 #include "test_clusters.h"
+#include "test_plans.h"
 
 namespace foresail::sim {
 namespace {
 
 using planner::Plan;
+using test::make_plan;
+using test::run;
 using topologies::Routing;
-
-// GPT of 16 layers on `nodes` nodes of 8: tp 8 inside the node, the rest dp x pp.
-Plan make_plan(int nodes, int pp, int v) {
-  Plan plan;
-  plan.model.name = "test";
-  plan.model.layers = 16;
-  plan.model.hidden = 4096;
-  plan.model.heads = plan.model.kv_heads = 32;
-  plan.model.head_size = 128;
-  plan.model.ffn = 16384;
-  plan.model.vocab = 51200;
-  plan.model.max_positions = 2048;
-  plan.cluster = test::small_clos(nodes);
-  plan.layout.tp = 8;
-  plan.layout.pp = pp;
-  plan.layout.dp = nodes / pp;
-  plan.layout.v = v;
-  plan.layout.schedule =
-      v > 1 ? planner::ScheduleKind::Interleaved : planner::ScheduleKind::OneForwardOneBackward;
-  plan.layout.sequence_parallel = true;
-  plan.layout.zero_stage = 1;
-  plan.layout.overlap = {false, true, true};
-  plan.training.global_batch_size = 8 * plan.layout.dp;
-  plan.training.sequence_length = 2048;
-  plan.placement = program::Placement::identity(8 * nodes);
-  return plan;
-}
-
-StepOutcome run(const Plan& plan, const SimulatorOptions& options) {
-  const topologies::Cluster cluster(plan.cluster);
-  return Simulator(cluster, options).run(planner::lower(plan), plan.placement);
-}
 
 SimulatorOptions with(Routing routing, Fold fold) {
   SimulatorOptions options;

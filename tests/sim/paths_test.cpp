@@ -1,0 +1,189 @@
+#include "foresail/sim/paths.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "foresail/base/error.h"
+#include "test_clusters.h"
+
+namespace foresail::sim {
+namespace {
+
+using topologies::NetworkOptions;
+using topologies::Routing;
+
+struct Fabric {
+  Fabric(const topologies::Cluster::Options& built, const NetworkOptions& network)
+      : cluster(built), options(network), paths(cluster, options, {}, 1, fluid) {}
+  topologies::Cluster cluster;
+  NetworkOptions options;
+  FluidNetwork fluid;
+  Paths paths;
+};
+
+DeviceId device(int node, int gpu = 0) {
+  return DeviceId{static_cast<std::uint32_t>(8 * node + gpu)};
+}
+
+NetworkOptions routed(Routing routing) {
+  NetworkOptions options;
+  options.routing = routing;
+  return options;
+}
+
+double weight_towards(const Fabric& fabric, const Load& load, const std::string& name) {
+  for (const auto& [pipe, weight] : load.pipes) {
+    if (fabric.paths.pipe_name(PipeId{pipe}) == name) return weight;
+  }
+  return 0;
+}
+
+TEST(Paths, HashedQueuePairsTakeOnePathEach) {
+  Fabric fabric(test::small_clos(8), routed(Routing::Ecmp));
+  std::set<std::vector<std::uint32_t>> ways;
+  for (std::uint64_t pair = 0; pair < 64; ++pair) {
+    Load load;
+    fabric.paths.add(device(0), device(4), pair, 1, load);
+    EXPECT_EQ(load.pipes.size(), 4u);  // NIC, up, down, NIC
+    EXPECT_EQ(load.hops, 3);
+    std::vector<std::uint32_t> way;
+    for (const auto& [pipe, weight] : load.pipes) {
+      EXPECT_EQ(weight, 1);
+      way.push_back(pipe);
+    }
+    ways.insert(way);
+  }
+  EXPECT_EQ(ways.size(), 4u);  // all spines are used
+}
+
+TEST(Paths, EnhancedEcmpHashesTheQueuePairToo) {
+  NetworkOptions enhanced = routed(Routing::Ecmp);
+  enhanced.hash_queue_pair = true;
+  Fabric plain(test::small_clos(8), routed(Routing::Ecmp));
+  Fabric deep(test::small_clos(8), enhanced);
+  int different = 0;
+  for (std::uint64_t pair = 0; pair < 64; ++pair) {
+    Load a;
+    Load b;
+    plain.paths.add(device(0), device(4), pair, 1, a);
+    deep.paths.add(device(0), device(4), pair, 1, b);
+    std::set<std::string> names_a;
+    std::set<std::string> names_b;
+    for (const auto& [pipe, weight] : a.pipes) names_a.insert(plain.paths.pipe_name(PipeId{pipe}));
+    for (const auto& [pipe, weight] : b.pipes) names_b.insert(deep.paths.pipe_name(PipeId{pipe}));
+    different += names_a != names_b ? 1 : 0;
+  }
+  EXPECT_GT(different, 16);
+}
+
+TEST(Paths, DModKSpreadsDestinationsEvenly) {
+  Fabric fabric(test::small_clos(8), routed(Routing::DModK));
+  std::map<std::string, int> uses;
+  for (int to = 4; to < 8; ++to) {
+    for (int gpu = 0; gpu < 8; ++gpu) {
+      Load load;
+      fabric.paths.add(device(0, gpu), device(to, gpu), 7, 1, load);
+      for (const auto& [pipe, weight] : load.pipes) ++uses[fabric.paths.pipe_name(PipeId{pipe})];
+    }
+  }
+  // 8 rails with one leaf each: 4 destinations per rail, whose numbers are 8 apart.
+  for (int spine = 0; spine < 4; ++spine) {
+    int total = 0;
+    for (int leaf = 0; leaf < 8; ++leaf) {
+      total += uses["leaf" + std::to_string(leaf) + "->spine" + std::to_string(spine)];
+    }
+    EXPECT_EQ(total, 8);
+  }
+}
+
+TEST(Paths, SprayedWeightsOfAnyFabricSumToOneAtEveryCut) {
+  topologies::Cluster::Options options = test::small_clos(8);
+  options.wiring = {{topologies::WiringAction::Remove, "leaf0->spine3", {}, {}, {}}};
+  Fabric fabric(options, routed(Routing::Spray));
+  Load load;
+  fabric.paths.add(device(0), device(4), 1, 1, load);
+  double up = 0;
+  for (int spine = 0; spine < 4; ++spine) {
+    up += weight_towards(fabric, load, "leaf0->spine" + std::to_string(spine));
+  }
+  EXPECT_NEAR(up, 1, 1e-12);
+  EXPECT_NEAR(weight_towards(fabric, load, "leaf0->spine1"), 1.0 / 3, 1e-12);
+  EXPECT_EQ(weight_towards(fabric, load, "leaf0->spine3"), 0);
+}
+
+TEST(Paths, AdaptiveRoutingFollowsBandwidth) {
+  topologies::Cluster::Options options = test::small_clos(8);
+  options.wiring = {
+      {topologies::WiringAction::Cable, "leaf0->spine3", {}, Bandwidth::gbps(100), {}}};
+  Fabric even(options, routed(Routing::Spray));
+  Fabric adaptive(options, routed(Routing::Adaptive));
+  Load a;
+  Load b;
+  even.paths.add(device(0), device(4), 1, 1, a);
+  adaptive.paths.add(device(0), device(4), 1, 1, b);
+  EXPECT_NEAR(weight_towards(even, a, "leaf0->spine3"), 0.25, 1e-12);
+  EXPECT_NEAR(weight_towards(adaptive, b, "leaf0->spine3"), 100.0 / 700, 1e-12);
+  // Four flows share the uplinks of their leaf: the slow one holds the even ones back.
+  EXPECT_LT(even.fluid.full_rate(even.paths.make_route(a)) / 4,
+            adaptive.fluid.full_rate(adaptive.paths.make_route(b)) / 3.5);
+}
+
+TEST(Paths, ReroutedFlowsAvoidWhatIsDownAndComeBack) {
+  Fabric fabric(test::small_clos(8), routed(Routing::Ecmp));
+  Load load;
+  fabric.paths.add(device(0), device(4), 1, 1, load);
+  const RouteId route = fabric.paths.make_route(load);
+  std::string uplink;
+  for (const auto& [pipe, weight] : load.pipes) {
+    const std::string name = fabric.paths.pipe_name(PipeId{pipe});
+    if (name.starts_with("leaf0->spine")) uplink = name;
+  }
+  const LinkId link = *fabric.cluster.find_link(uplink);
+  EXPECT_EQ(fabric.paths.current(route), route);
+  fabric.paths.set_factor(link, 0, SimTime{});
+  fabric.paths.set_factor(topologies::Cluster::reverse(link), 0, SimTime{});
+  EXPECT_EQ(fabric.paths.current(route), route);  // nobody has noticed
+  fabric.paths.reroute();
+  const RouteId detour = fabric.paths.current(route);
+  ASSERT_NE(detour, route);
+  for (const RouteEntry& entry : fabric.fluid.route(detour)) {
+    EXPECT_NE(fabric.paths.pipe_name(entry.pipe), uplink);
+  }
+  fabric.paths.set_factor(link, 1, SimTime{});
+  fabric.paths.set_factor(topologies::Cluster::reverse(link), 1, SimTime{});
+  fabric.paths.reroute();
+  const std::vector<RouteEntry> back = fabric.fluid.route(fabric.paths.current(route));
+  EXPECT_TRUE(std::ranges::any_of(
+      back, [&](const RouteEntry& entry) { return fabric.paths.pipe_name(entry.pipe) == uplink; }));
+}
+
+TEST(Paths, WithoutGpuDirectBytesCrossTheHost) {
+  topologies::Cluster::Options options = test::small_clos(8);
+  options.node.pcie.bandwidth = Bandwidth::gigabytes_per_second(25);
+  for (int s = 0; s < 4; ++s) {
+    options.node.pcie.switches.push_back({{2 * s, 2 * s + 1}, {2 * s, 2 * s + 1}});
+  }
+  NetworkOptions bounced = routed(Routing::Ecmp);
+  bounced.nccl.gpudirect = false;
+  Fabric direct(options, routed(Routing::Ecmp));
+  Fabric host(options, bounced);
+  Load a;
+  Load b;
+  direct.paths.add(device(0), device(4), 1, 1, a);
+  host.paths.add(device(0), device(4), 1, 1, b);
+  EXPECT_EQ(weight_towards(direct, a, "node0.pcie0->node0.host"), 0);
+  EXPECT_EQ(weight_towards(host, b, "node0.pcie0->node0.host"), 1);
+  EXPECT_EQ(weight_towards(host, b, "node0.host->node0.pcie0"), 1);
+}
+
+TEST(Paths, FlowsAreNamedByNicAndQueuePair) {
+  Fabric fabric(test::small_clos(8), routed(Routing::Ecmp));
+  Load load;
+  fabric.paths.add(device(0, 2), device(4, 2), 1, 1, load);
+  EXPECT_EQ(fabric.paths.describe(fabric.paths.make_route(load)), "node0.nic2->node4.nic2 qp 17");
+}
+
+}  // namespace
+}  // namespace foresail::sim
