@@ -195,44 +195,36 @@ void FluidNetwork::push_finish(std::uint32_t id, Pending kind) {
                  [](const Finish& a, const Finish& b) { return later(a, b); });
 }
 
-// The first flow of a pending event that still ends then; kNobody if all were re-rated or ended.
-std::uint32_t FluidNetwork::live_member(const Finish& finish) const {
-  std::uint32_t id = finish.flow;
-  std::uint32_t version = finish.version;
-  while (id != kNobody) {
-    const Flow& flow = flows_[id];
-    if (flow.is_active && flow.version == version) return id;
-    if (!finish.is_bundle) return kNobody;
-    version = flow.rider_version;
-    id = flow.rider;
+// Leaves behind the flows of a pending event that were re-rated or ended, so that none is looked at
+// twice. False if none still ends then.
+bool FluidNetwork::find_live(Finish& finish) {
+  while (finish.flow != kNobody) {
+    Flow& flow = flows_[finish.flow];
+    if (flow.is_active && flow.version == finish.version) return true;
+    if (!finish.is_bundle) return false;
+    const std::uint32_t passed = finish.flow;
+    finish.version = flow.rider_version;
+    finish.flow = flow.rider;
+    flow.is_chained = false;
+    if (!flow.is_active) free_.push_back(passed);
   }
-  return kNobody;
+  return false;
 }
 
 std::optional<SimTime> FluidNetwork::next_finish() {
   while (!finishes_.empty()) {
-    if (live_member(finishes_.front()) != kNobody) return finishes_.front().when;
-    pop_finish();
+    if (find_live(finishes_.front())) return finishes_.front().when;
+    std::pop_heap(finishes_.begin(), finishes_.end(),
+                  [](const Finish& a, const Finish& b) { return later(a, b); });
+    finishes_.pop_back();
   }
   return std::nullopt;
-}
-
-void FluidNetwork::pop_finish() {
-  std::pop_heap(finishes_.begin(), finishes_.end(),
-                [](const Finish& a, const Finish& b) { return later(a, b); });
-  const Finish done = finishes_.back();
-  finishes_.pop_back();
-  if (!done.is_bundle) return;
-  for (std::uint32_t id = done.flow; id != kNobody; id = flows_[id].rider) {
-    flows_[id].is_chained = false;
-    if (!flows_[id].is_active) free_.push_back(id);
-  }
 }
 
 std::uint64_t FluidNetwork::finish_next() {
   const bool has_one = next_finish().has_value();
   FORESAIL_EXPECT(has_one);
-  const std::uint32_t id = live_member(finishes_.front());
+  const std::uint32_t id = finishes_.front().flow;
   leave(id, finishes_.front().when);
   return flows_[id].tag;
 }

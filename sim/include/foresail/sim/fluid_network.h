@@ -224,7 +224,7 @@ class FluidNetwork {
     return {entries_.data() + route.begin, entries_.data() + route.end};
   }
   std::uint32_t admit(RouteId route, double amount, std::uint64_t tag, SimTime now);
-  std::uint32_t live_member(const Finish& finish) const;
+  bool find_live(Finish& finish);
   SimTime finish_time(const Flow& flow) const;
   void join(std::uint32_t flow);
   void touch_pipes(std::size_t from);
@@ -234,7 +234,6 @@ class FluidNetwork {
   void set_rate(Flow& flow, double rate, SimTime now);
   enum class Pending { Alone, Bundle };
   void push_finish(std::uint32_t flow, Pending kind);
-  void pop_finish();
   void leave(std::uint32_t flow, SimTime now);
   void find_full_rate(RouteId route);
   bool is_too_large() const;
