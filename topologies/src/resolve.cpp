@@ -3,17 +3,18 @@
 #include <algorithm>
 #include <set>
 
-#include "clos.h"
-#include "exact_text.h"
 #include "foresail/base/error.h"
 #include "foresail/topologies/cluster.h"
+#include "laws.h"
+#include "node_shape.h"
+#include "read_parts.h"
+#include "wiring.h"
 
 namespace foresail::topologies {
 namespace {
 
 using Search = std::vector<std::filesystem::path>;
 
-constexpr int kCountMax = 1 << 16;
 constexpr int kDevicesMax = 1 << 22;
 
 /// "clusters" or "devices" of the catalogue.
@@ -54,62 +55,29 @@ DeviceSpec resolve_device(const Yaml& node, const Search& search) {
   return read_device(node);
 }
 
-int read_count(const Yaml& node, std::int64_t low) {
-  return static_cast<int>(node.as_integer(low, kCountMax));
-}
-
-Bandwidth read_bandwidth(const Yaml& node) {
-  const Bandwidth value = node.as_bandwidth();
-  if (value <= Bandwidth()) node.fail("must be positive");
-  if (value > Bandwidth::gbps(1'000'000)) node.fail("is beyond any link");
-  return value;
-}
-
-NodeSpec read_node(const Yaml& node) {
-  node.allow_only({"devices", "nics", "nic_bandwidth", "cores", "memory"});
-  NodeSpec spec;
-  spec.devices = static_cast<int>(node.at("devices").as_integer(1, 1024));
-  spec.nics = static_cast<int>(node.at("nics").as_integer(0, 1024));
-  if (spec.nics > 0) spec.nic_bandwidth = read_bandwidth(node.at("nic_bandwidth"));
-  if (const auto cores = node.find("cores")) spec.cores = read_count(*cores, 1);
-  if (const auto memory = node.find("memory")) {
-    spec.memory = memory->as_bytes();
-    if (spec.memory <= Bytes() || spec.memory > Bytes(std::int64_t{1} << 50)) {
-      memory->fail("must be positive and at most 1024 TiB");
-    }
+/// The first `count` of what each PCIe switch holds; switches left empty go.
+PcieSpec shrunk(const PcieSpec& pcie, int devices, int nics) {
+  PcieSpec rest{pcie.bandwidth, {}};
+  for (PcieSwitch item : pcie.switches) {
+    std::erase_if(item.devices, [&](int index) { return index >= devices; });
+    std::erase_if(item.nics, [&](int index) { return index >= nics; });
+    if (!item.devices.empty() || !item.nics.empty()) rest.switches.push_back(item);
   }
-  return spec;
-}
-
-FabricSpec read_fabric(const Yaml& node) {
-  node.allow_only({"tiers", "rails", "nodes_per_leaf", "leaf_uplinks", "uplink_bandwidth",
-                   "leaves_per_pod", "aggregation_uplinks", "pod_order", "switch_ports",
-                   "link_latency"});
-  FabricSpec fabric;
-  fabric.tiers = static_cast<int>(node.at("tiers").as_integer(1, 3));
-  if (const auto rails = node.find("rails")) fabric.rails = read_count(*rails, 1);
-  fabric.nodes_per_leaf = read_count(node.at("nodes_per_leaf"), 1);
-  if (const auto value = node.find("leaf_uplinks")) fabric.leaf_uplinks = read_count(*value, 1);
-  if (const auto value = node.find("uplink_bandwidth")) {
-    fabric.uplink_bandwidth = read_bandwidth(*value);
-  }
-  if (const auto value = node.find("leaves_per_pod")) fabric.leaves_per_pod = read_count(*value, 1);
-  if (const auto value = node.find("aggregation_uplinks")) {
-    fabric.aggregation_uplinks = read_count(*value, 1);
-  }
-  if (const auto value = node.find("pod_order")) fabric.pod_order = value->as_choice<PodOrder>();
-  if (const auto value = node.find("switch_ports")) fabric.switch_ports = read_count(*value, 1);
-  const Yaml latency = node.at("link_latency");
-  fabric.link_latency = latency.as_duration();
-  if (fabric.link_latency > std::chrono::seconds(1)) latency.fail("must not exceed 1 s");
-  return fabric;
+  return rest;
 }
 
 /// The first devices of one node, with the NICs and rails that they use.
 void shrink_node(Cluster::Options& options, int devices) {
   NodeSpec& node = options.node;
-  const int nics = node.nics == 0 ? 0 : (devices - 1) * node.nics / node.devices + 1;
-  if (nics > 0) options.fabric.rails = (nics - 1) * options.fabric.rails / node.nics + 1;
+  int nics = 0;
+  if (node.nics > 0) {
+    const NodeShape shape(node, options.device.nvlink);
+    for (int d = 0; d < devices; ++d) {
+      nics = std::max(nics, shape.nic_of_device[static_cast<std::size_t>(d)] + 1);
+    }
+    options.fabric.rails = (nics - 1) * options.fabric.rails / node.nics + 1;
+  }
+  node.pcie = shrunk(node.pcie, devices, nics);
   node.devices = devices;
   node.nics = nics;
   options.nodes = 1;
@@ -118,7 +86,7 @@ void shrink_node(Cluster::Options& options, int devices) {
 void resize(Cluster::Options& options, const Yaml& size) {
   const int devices = static_cast<int>(size.as_integer(1, kDevicesMax));
   const int per_node = options.node.devices;
-  if (options.device.kind == DeviceKind::Cpu && options.fabric.tiers == 0) {
+  if (options.device.kind == DeviceKind::Cpu && !options.fabric.has_fabric()) {
     options.node.devices = devices;
   } else if (devices < per_node) {
     shrink_node(options, devices);
@@ -129,12 +97,28 @@ void resize(Cluster::Options& options, const Yaml& size) {
   }
 }
 
-void check_laws(const Cluster::Options& options, const Yaml& node) {
+/// `wiring` is what was read last, into the end of the options' own.
+void check_laws(const Cluster::Options& options, const Yaml& node,
+                const std::optional<Yaml>& wiring) {
   if (const auto law = broken_law(options)) node.fail(*law);
+  const auto fault = broken_wiring(options);
+  if (!fault) return;
+  const std::vector<Yaml> items = wiring ? wiring->items() : std::vector<Yaml>();
+  const std::size_t before = options.wiring.size() - items.size();
+  if (fault->change >= before) items[fault->change - before].fail(fault->message);
+  node.fail(fmt::format("wiring[{}]: {}", fault->change, fault->message));
+}
+
+std::optional<Yaml> add_wiring(Cluster::Options& options, const Yaml& node) {
+  const auto wiring = node.find("wiring");
+  if (!wiring) return wiring;
+  const Wiring more = read_wiring(*wiring);
+  options.wiring.insert(options.wiring.end(), more.begin(), more.end());
+  return wiring;
 }
 
 Cluster::Options read_cluster(const Yaml& node, const Search& search) {
-  node.allow_only({"name", "device", "node", "fabric", "nodes", "gpus"});
+  node.allow_only({"name", "device", "node", "fabric", "nodes", "gpus", "wiring"});
   Cluster::Options options;
   const Yaml name = node.at("name");
   options.name = name.as_string();
@@ -147,39 +131,12 @@ Cluster::Options read_cluster(const Yaml& node, const Search& search) {
   if (nodes && gpus) gpus->fail("stands beside nodes; give one of them");
   if (nodes) options.nodes = static_cast<int>(nodes->as_integer(1, kDevicesMax));
   if (gpus) resize(options, *gpus);
-  check_laws(options, node);
+  check_laws(options, node, add_wiring(options, node));
   return options;
 }
 
 Cluster::Options resolve_named(const Yaml& name, const Search& search) {
   return read_cluster(load_named(name, kClusters, search), search);
-}
-
-Document node_document(const NodeSpec& node) {
-  Document document = {{"devices", node.devices}, {"nics", node.nics}};
-  if (node.nics > 0) document["nic_bandwidth"] = exact_text(node.nic_bandwidth);
-  if (node.cores > 0) document["cores"] = node.cores;
-  if (node.memory > Bytes()) document["memory"] = exact_text(node.memory);
-  return document;
-}
-
-Document fabric_document(const FabricSpec& fabric) {
-  Document document = {{"tiers", fabric.tiers},
-                       {"rails", fabric.rails},
-                       {"nodes_per_leaf", fabric.nodes_per_leaf},
-                       {"pod_order", std::string(to_string(fabric.pod_order))},
-                       {"link_latency", exact_text(fabric.link_latency)}};
-  const auto add_count = [&](const char* key, int count) {
-    if (count > 0) document[key] = count;
-  };
-  add_count("leaf_uplinks", fabric.leaf_uplinks);
-  add_count("leaves_per_pod", fabric.leaves_per_pod);
-  add_count("aggregation_uplinks", fabric.aggregation_uplinks);
-  add_count("switch_ports", fabric.switch_ports);
-  if (fabric.uplink_bandwidth > Bandwidth()) {
-    document["uplink_bandwidth"] = exact_text(fabric.uplink_bandwidth);
-  }
-  return document;
 }
 
 }  // namespace
@@ -189,16 +146,16 @@ Cluster::Options resolve_cluster(const Yaml& node, const Search& search) {
   if (node.find("device") || node.find("node") || node.find("fabric")) {
     return read_cluster(node, search);
   }
-  node.allow_only({"name", "gpus", "cores"});
+  node.allow_only({"name", "gpus", "cores", "wiring"});
   Cluster::Options options = resolve_named(node.at("name"), search);
   if (const auto gpus = node.find("gpus")) resize(options, *gpus);
   if (const auto cores = node.find("cores")) {
     if (options.device.kind != DeviceKind::Cpu) {
       cores->fail(fmt::format("{} is no CPU host", options.name));
     }
-    options.node.cores = read_count(*cores, 1);
+    options.node.cores = static_cast<int>(cores->as_integer(1, kCountMax));
   }
-  check_laws(options, node);
+  check_laws(options, node, add_wiring(options, node));
   return options;
 }
 
@@ -207,7 +164,8 @@ Document to_document(const Cluster::Options& options) {
                        {"device", to_document(options.device)},
                        {"node", node_document(options.node)},
                        {"nodes", options.nodes}};
-  if (options.fabric.tiers > 0) document["fabric"] = fabric_document(options.fabric);
+  if (!options.wiring.empty()) document["wiring"] = wiring_document(options.wiring);
+  if (options.fabric.has_fabric()) document["fabric"] = fabric_document(options.fabric);
   return document;
 }
 

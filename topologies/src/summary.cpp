@@ -142,6 +142,7 @@ RouteCount count_routes(const Cluster& cluster, DeviceId from, DeviceId to) {
   std::map<VertexId, std::int64_t> reached = {{cluster.nic_vertex(from), 1}};
   RouteCount count;
   while (!reached.contains(target)) {
+    if (reached.empty()) return {};
     std::map<VertexId, std::int64_t> next;
     for (const auto& [at, paths] : reached) {
       for (const LinkId hop : cluster.next_hops(at, target)) {

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <filesystem>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "foresail/base/document.h"
@@ -14,49 +16,23 @@
 #include "foresail/base/units.h"
 #include "foresail/base/yaml.h"
 #include "foresail/topologies/device.h"
+#include "foresail/topologies/fabric.h"
 #include "foresail/topologies/graph.h"
 
 namespace foresail::topologies {
 
-/// A host and what is in it. NIC i sits beside device floor(i * devices / nics); device d uses NIC
-/// floor(d * nics / devices).
-struct NodeSpec {
-  int devices = 8;
-  int nics = 8;             ///< 0: a single host
-  Bandwidth nic_bandwidth;  ///< of one NIC, one direction
-  int cores = 0;            ///< CPU hosts: cores that the ranks share
-  Bytes memory;             ///< CPU hosts: shared by the ranks
-  friend bool operator==(const NodeSpec&, const NodeSpec&) = default;
-};
-
-/// Which leaves share aggregation switches: neighbouring groups of nodes with all their rails, or
-/// the same rail of many groups (as in DGX SuperPODs, where a rail stays below the core longer).
-enum class PodOrder { Group, Rail };
-
-/// A folded Clos of one to three switch tiers. Tier 1 has `nodes_per_leaf` nodes below it; with
-/// `rails` > 1 there are that many leaves per group and NIC i goes to leaf i * rails / nics.
-struct FabricSpec {
-  int tiers = 0;                ///< 0: no fabric (single host)
-  int rails = 1;                ///< leaves per group of nodes (MegaScale: 8)
-  int nodes_per_leaf = 1;       ///< MegaScale: 64
-  int leaf_uplinks = 0;         ///< uplinks per leaf (MegaScale: 32)
-  Bandwidth uplink_bandwidth;   ///< of one uplink, one direction, all tiers
-  int leaves_per_pod = 0;       ///< three tiers: leaves below one set of aggregation switches
-  int aggregation_uplinks = 0;  ///< three tiers: uplinks per aggregation switch
-  PodOrder pod_order = PodOrder::Group;  ///< three tiers: which leaves form a pod
-  /// Ports of one switch at uplink_bandwidth (slower NICs split a port); 0: any number. The top
-  /// tier then has the fewest switches whose ports suffice, else one per uplink.
-  int switch_ports = 0;
-  Duration link_latency{};  ///< cable and switch, per hop
-  friend bool operator==(const FabricSpec&, const FabricSpec&) = default;
-};
+struct NodeShape;  // where things stand within a node; internal
 
 struct Vertex {
   VertexKind kind = VertexKind::Switch;
-  int node = -1;  ///< of devices, NVSwitches, hosts and NICs
+  int node = -1;  ///< of devices, NVSwitches, hosts, PCIe switches and NICs
   int index = 0;  ///< within its node; of switches: within its tier
-  int tier = 0;   ///< of switches: 1 leaf, 2 aggregation (or spine of two tiers), 3 core
-  /// "node12.gpu3", "node12.nvswitch", "node12.host", "node12.nic3", "leaf5", "spine17", "core2"
+  /// Of switches: 1 leaf, 2 aggregation (or spine of two tiers), 3 core. Routers of dragonflies
+  /// and tori are all of tier 1; a graph says.
+  int tier = 0;
+  std::string label{};  ///< the name of a switch outside a Clos, else empty
+  /// "node12.gpu3", "node12.nvswitch", "node12.host", "node12.pcie1", "node12.nic3", "leaf5",
+  /// "spine17", "core2", "router7", or as the graph calls it.
   std::string name() const;
 };
 
@@ -67,13 +43,18 @@ struct Link {
   Duration latency{};
 };
 
+/// Whether NICs read device memory themselves, or data bounces through the host.
+enum class GpuDirect { On, Off };
+
 /// The cluster as a graph. Construction is O(links); vertices and links are numbered in a fixed
-/// order: nodes first (devices, NVSwitch or host, NICs), then switches by tier. A tier that no
-/// route needs is not built (one pod: no core). Copies share the route tables, which may be asked
-/// from several threads.
+/// order: nodes first (devices, NVSwitch or host, NICs, PCIe switches, host), then switches by
+/// tier. The two directions of a cable are links 2k and 2k + 1. A tier of a Clos that no route
+/// needs is not built (one pod: no core). Copies share the route tables, which may be asked from
+/// several threads.
 ///
 /// Links inside a node: device <-> NVSwitch at the NVLink bandwidth (CPU shares <-> host at memory
-/// bandwidth), device <-> NIC at the NIC's bandwidth, so that PCIe is never the narrowest.
+/// bandwidth). Without `node.pcie`, device <-> NIC at the NIC's bandwidth, so that PCIe is never
+/// the narrowest. With it, device, NIC and host <-> PCIe switch at the slot's bandwidth.
 class Cluster {
  public:
   struct Options {
@@ -82,9 +63,11 @@ class Cluster {
     NodeSpec node;
     FabricSpec fabric;
     int nodes = 1;
+    Wiring wiring;  ///< applied in order to the fabric as planned
     friend bool operator==(const Options&, const Options&) = default;
   };
-  /// Throws Error{InvalidInput} if the parts do not fit together (terms named).
+  /// Throws Error{InvalidInput} if the parts do not fit together (terms named), or if the wiring
+  /// names what is not there. A NIC that no cable reaches is no error: it has no routes.
   explicit Cluster(const Options& options);
 
   const Options& options() const { return options_; }
@@ -100,38 +83,65 @@ class Cluster {
   const IdVector<LinkId, Link>& links() const { return links_; }
   /// "leaf5->spine17"; the second of parallel links is "leaf5->spine17#1".
   std::string link_name(LinkId link) const;
+  /// What `Vertex::name()` and `link_name()` call so; nothing if there is none.
+  std::optional<VertexId> find_vertex(std::string_view name) const;
+  std::optional<LinkId> find_link(std::string_view name) const;
+  /// The other direction of the same cable.
+  static LinkId reverse(LinkId link) { return LinkId{link.value ^ 1U}; }
+  /// In ascending order of links.
   std::span<const LinkId> out_links(VertexId vertex) const;
+  /// The out-links of a NIC that leave its node, one per port; ascending.
+  std::span<const LinkId> nic_ports(VertexId nic) const;
 
   VertexId device_vertex(DeviceId device) const;
   VertexId nic_vertex(DeviceId device) const;  ///< the NIC that this device uses
 
-  /// Links on the way device -> NVSwitch (or host) -> device within a node. Requires two different
-  /// devices of one node.
+  /// Links on the way between two devices of one node: over the NVSwitch (CPU shares: the host),
+  /// or without NVLink over the PCIe switch that both share, else up to the host and down again.
+  /// Requires two different devices of one node.
   std::vector<LinkId> intra_node_path(DeviceId from, DeviceId to) const;
-  /// Link device -> NIC, and NIC -> device. Require a cluster with NICs, as nic_vertex().
+  /// The link that enters a device's NIC on the way out, and the one that leaves it on the way in.
+  /// Require a cluster with NICs, as nic_vertex().
   LinkId to_nic(DeviceId device) const;
   LinkId from_nic(DeviceId device) const;
+  /// Links between a device and its NIC, in order: one cable, or two over the PCIe switch, or four
+  /// over the host where they hang below different switches.
+  ///
+  /// Without GPUDirect every byte is copied to host memory and read again: device - PCIe switch -
+  /// host - PCIe switch - NIC. The cable between switch and host is loaded in both directions and
+  /// shared by all devices below; host memory itself is taken as fast enough. In a node whose PCIe
+  /// is not given, the one cable stands twice: what crosses it twice has half its bandwidth.
+  std::vector<LinkId> path_to_nic(DeviceId device, GpuDirect direct = GpuDirect::On) const;
+  std::vector<LinkId> path_from_nic(DeviceId device, GpuDirect direct = GpuDirect::On) const;
 
-  /// Equal-cost next hops from `at` towards the NIC of `to`, by number of hops, in link order: one
-  /// link when there is no choice. `at` is another NIC or any switch. O(1) after the first call per
-  /// destination leaf.
+  /// Equal-cost next hops from `at` towards a NIC, by number of hops, in link order: one link when
+  /// there is no choice, none if no way leads there. `at` is another NIC or any switch. A NIC with
+  /// several ports has the first hops that are equally near, and is reached over any port. NICs do
+  /// not relay. Amortised O(1): RouteTables without dead links (routes.h).
   std::span<const LinkId> next_hops(VertexId at, VertexId destination_nic) const;
 
  private:
+  friend class RouteTables;
+  std::optional<LinkId> link_between(VertexId from, VertexId to) const;
+  VertexId in_node(int node, int offset) const;
+  std::vector<LinkId> links_along(int node, std::initializer_list<int> offsets) const;
+
   Options options_;
   IdVector<VertexId, Vertex> vertices_;
   IdVector<LinkId, Link> links_;
   std::vector<std::uint32_t> out_offsets_;
   std::vector<LinkId> out_links_;
-  struct Routes;
-  std::shared_ptr<Routes> routes_;  // tables per destination leaf, shared by copies of one cluster
+  std::shared_ptr<const NodeShape> shape_;  // shared by copies of one cluster
+  class Routes;
+  std::shared_ptr<Routes> routes_;  // tables per destination, shared by copies of one cluster
 };
 
 /// `{name: megascale, gpus: 12288}`, a catalogue name with the file's own size, a path (relative to
 /// the file that `node` stands in), or a full mapping (docs/reference/cluster.md). `search` are
 /// catalogue folders that hold clusters/NAME.yaml and devices/NAME.yaml. A `gpus` that is not a
 /// multiple of the node's devices is refused unless it is smaller than one node; a single CPU host
-/// has as many devices as asked. `cores` overrides those of a CPU host.
+/// has as many devices as asked. `cores` overrides those of a CPU host; `wiring` is added to the
+/// cluster's own.
 Cluster::Options resolve_cluster(const Yaml& node,
                                  const std::vector<std::filesystem::path>& search);
 /// Complete: device and constants included, so that a Plan needs no catalogue. Read back equal by
@@ -157,9 +167,3 @@ std::string summary(const Cluster& cluster);
 Document summary_document(const Cluster& cluster);
 
 }  // namespace foresail::topologies
-
-namespace foresail {
-template <>
-inline constexpr auto kNames<topologies::PodOrder> = std::to_array<Named<topologies::PodOrder>>(
-    {{topologies::PodOrder::Group, "group"}, {topologies::PodOrder::Rail, "rail"}});
-}  // namespace foresail
