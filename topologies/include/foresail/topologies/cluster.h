@@ -18,12 +18,19 @@
 
 namespace foresail::topologies {
 
+/// Of the hosts' processors: NCCL's tuning tables and network overhead differ.
+enum class CpuVendor { Intel, Amd };
+
 /// A host and what is in it. NIC i sits beside device floor(i * devices / nics); device d uses NIC
 /// floor(d * nics / devices).
 struct NodeSpec {
   int devices = 8;
   int nics = 8;             ///< 0: a single host
   Bandwidth nic_bandwidth;  ///< of one NIC, one direction
+  /// Of a NIC and its transport, beyond the InfiniBand NIC that NCCL's tables assume: it adds to
+  /// every step of a collective between nodes.
+  Duration nic_latency{};
+  CpuVendor cpu_vendor = CpuVendor::Intel;
   int cores = 0;            ///< CPU hosts: cores that the ranks share
   Bytes memory;             ///< CPU hosts: shared by the ranks
   friend bool operator==(const NodeSpec&, const NodeSpec&) = default;
@@ -162,4 +169,7 @@ namespace foresail {
 template <>
 inline constexpr auto kNames<topologies::PodOrder> = std::to_array<Named<topologies::PodOrder>>(
     {{topologies::PodOrder::Group, "group"}, {topologies::PodOrder::Rail, "rail"}});
+template <>
+inline constexpr auto kNames<topologies::CpuVendor> = std::to_array<Named<topologies::CpuVendor>>(
+    {{topologies::CpuVendor::Intel, "intel"}, {topologies::CpuVendor::Amd, "amd"}});
 }  // namespace foresail
