@@ -21,14 +21,6 @@ topologies::NetworkOptions effective(const SimulatorOptions& options) {
   return network;
 }
 
-// What collectives beside a training step reach, fitted on published steps.
-LineEfficiency in_training(const topologies::Cluster& cluster) {
-  LineEfficiency efficiency;
-  efficiency.nvlink = cluster.device().constants.nvlink;
-  efficiency.nic = cluster.device().constants.nic;
-  return efficiency;
-}
-
 // The most utilised links between switches first, then those of NICs and inside nodes.
 std::vector<LinkLoad> most_loaded(const Network& network, Duration iteration) {
   const SimTime end = SimTime{} + iteration;
@@ -118,7 +110,7 @@ StepOutcome Simulator::run(const program::Program& program,
 
 StepOutcome Simulator::run(std::span<const Job> jobs) const {
   check_placements(jobs, cluster_);
-  Network network(cluster_, effective(options_), in_training(cluster_), options_.seed);
+  Network network(cluster_, effective(options_), training_pace(cluster_.device()), options_.seed);
   StepLoop loop(cluster_, options_, network, jobs);
   loop.run();
   StepOutcome outcome = loop.outcome();
@@ -134,13 +126,13 @@ Duration Simulator::kernel(const Kernel& kernel, DeviceId) const {
 Duration Simulator::collective(Collective kind, Bytes bytes,
                                std::span<const DeviceId> devices) const {
   if (devices.size() < 2) return Duration{};
-  Network network(cluster_, effective(options_), in_training(cluster_), options_.seed);
+  Network network(cluster_, effective(options_), training_pace(cluster_.device()), options_.seed);
   return network.alone(network.collective(kind, bytes, devices, 1));
 }
 
 Duration Simulator::message(Bytes bytes, DeviceId from, DeviceId to) const {
   if (from == to) return Duration{};
-  Network network(cluster_, effective(options_), in_training(cluster_), options_.seed);
+  Network network(cluster_, effective(options_), training_pace(cluster_.device()), options_.seed);
   return network.alone(network.message(from, to, bytes));
 }
 

@@ -275,14 +275,15 @@ std::uint32_t StepEngine::new_transfer(std::vector<OpRef> ops, Duration latency)
 // Adds flows of `amount` bytes on each of `routes` to a transfer.
 void StepEngine::launch(std::uint32_t transfer, std::span<const RouteId> routes, double amount) {
   if (routes.empty()) return;
-  if (context_.options.fidelity == Fidelity::Flow && amount >= kSharedBytes) {
-    transfers_[transfer].flows_left += static_cast<std::uint32_t>(routes.size());
-    launcher_({transfer, amount, routes});
-    return;
-  }
   double slowest = std::numeric_limits<double>::infinity();
   for (const RouteId route : routes) {
     slowest = std::min(slowest, network_.fluid().full_rate(route));
+  }
+  const bool is_fluid = context_.options.fidelity == Fidelity::Flow && amount >= kSharedBytes;
+  if (is_fluid || slowest <= 0) {  // on a dead link even a small message waits
+    transfers_[transfer].flows_left += static_cast<std::uint32_t>(routes.size());
+    launcher_({transfer, amount, routes});
+    return;
   }
   ++transfers_[transfer].flows_left;
   schedule(events_.now() + duration_from_seconds(amount / slowest), EventKind::FlowDone, transfer);

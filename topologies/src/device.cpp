@@ -71,6 +71,32 @@ CostConstants read_constants(const Yaml& node) {
   return constants;
 }
 
+NcclSpec read_nccl(const Yaml& node) {
+  node.allow_only({"generation", "launch_us", "latency_factor", "provenance"});
+  NcclSpec nccl;
+  nccl.generation = node.at("generation").as_choice<Generation>();
+  if (const auto launch = node.find("launch_us")) {
+    nccl.launch_us = launch->as_number();
+    if (nccl.launch_us < 0 || nccl.launch_us > 1e6) launch->fail("must lie between 0 and 1e6");
+  }
+  if (const auto factor = node.find("latency_factor")) {
+    nccl.latency_factor = factor->as_number();
+    if (nccl.latency_factor <= 0 || nccl.latency_factor > 100) {
+      factor->fail("must be positive and at most 100");
+    }
+  }
+  if (const auto text = node.find("provenance")) nccl.provenance = text->as_string();
+  return nccl;
+}
+
+Document nccl_document(const NcclSpec& nccl) {
+  Document document = {{"generation", std::string(to_string(nccl.generation))},
+                       {"launch_us", nccl.launch_us},
+                       {"latency_factor", nccl.latency_factor}};
+  if (!nccl.provenance.empty()) document["provenance"] = nccl.provenance;
+  return document;
+}
+
 }  // namespace
 
 FlopRate DeviceSpec::peak(DType dtype) const {
@@ -90,7 +116,7 @@ FlopRate DeviceSpec::peak(DType dtype) const {
 
 DeviceSpec read_device(const Yaml& node) {
   node.allow_only({"name", "kind", "peak_16", "peak_8", "peak_32", "memory", "memory_bandwidth",
-                   "nvlink", "multiprocessors", "constants", "provenance"});
+                   "nvlink", "multiprocessors", "nccl", "constants", "provenance"});
   DeviceSpec device;
   device.name = node.at("name").as_string();
   if (device.name.empty()) node.at("name").fail("is empty");
@@ -103,6 +129,7 @@ DeviceSpec read_device(const Yaml& node) {
   device.memory_bandwidth = read_bandwidth(node.at("memory_bandwidth"));
   if (const auto nvlink = node.find("nvlink")) device.nvlink = read_bandwidth(*nvlink);
   device.multiprocessors = static_cast<int>(node.at("multiprocessors").as_integer(1, 100'000));
+  if (const auto nccl = node.find("nccl")) device.nccl = read_nccl(*nccl);
   if (const auto constants = node.find("constants")) device.constants = read_constants(*constants);
   if (const auto text = node.find("provenance")) device.provenance = text->as_string();
   return device;
@@ -120,6 +147,7 @@ Document to_document(const DeviceSpec& device) {
                        {"memory", exact_text(device.memory)},
                        {"memory_bandwidth", exact_text(device.memory_bandwidth)},
                        {"multiprocessors", device.multiprocessors},
+                       {"nccl", nccl_document(device.nccl)},
                        {"constants", constants},
                        {"provenance", device.provenance}};
   if (device.peak_8 > FlopRate()) document["peak_8"] = exact_text(device.peak_8);

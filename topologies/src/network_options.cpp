@@ -9,8 +9,8 @@ constexpr int kQueuePairsMax = 128;  // NCCL_IB_QPS_PER_CONNECTION
 constexpr int kChannelsMax = 64;     // NCCL's MAXCHANNELS
 
 NcclOptions read_nccl(const Yaml& node) {
-  node.allow_only({"algorithm", "protocol", "channels", "cross_nic", "pxn", "gpudirect",
-                   "ib_timeout", "ib_retry_count", "adaptive_retransmission"});
+  node.allow_only({"algorithm", "protocol", "nvls", "channels", "cross_nic", "pxn",
+                   "gpudirect", "ib_timeout", "ib_retry_count", "adaptive_retransmission"});
   NcclOptions options;
   const auto read_count = [&](const char* key, int& to, int low, int high) {
     if (const auto value = node.find(key)) to = static_cast<int>(value->as_integer(low, high));
@@ -20,6 +20,7 @@ NcclOptions read_nccl(const Yaml& node) {
   };
   if (const auto value = node.find("algorithm")) options.algorithm = value->as_choice<Algorithm>();
   if (const auto value = node.find("protocol")) options.protocol = value->as_choice<Protocol>();
+  read_flag("nvls", options.nvls);
   read_count("channels", options.channels, 0, kChannelsMax);
   read_count("cross_nic", options.cross_nic, 0, 2);
   read_flag("pxn", options.pxn);
@@ -33,6 +34,7 @@ NcclOptions read_nccl(const Yaml& node) {
 Document nccl_document(const NcclOptions& options) {
   return {{"algorithm", std::string(to_string(options.algorithm))},
           {"protocol", std::string(to_string(options.protocol))},
+          {"nvls", options.nvls},
           {"channels", options.channels},
           {"cross_nic", options.cross_nic},
           {"pxn", options.pxn},

@@ -213,11 +213,17 @@ Document dragonfly_document(const DragonflySpec& spec) {
 }  // namespace
 
 NodeSpec read_node(const Yaml& node) {
-  node.allow_only({"devices", "nics", "nic_bandwidth", "cores", "memory", "pcie"});
+  node.allow_only(
+      {"devices", "nics", "nic_bandwidth", "nic_latency", "cpu_vendor", "cores", "memory", "pcie"});
   NodeSpec spec;
   spec.devices = static_cast<int>(node.at("devices").as_integer(1, 1024));
   spec.nics = static_cast<int>(node.at("nics").as_integer(0, 1024));
   if (spec.nics > 0) spec.nic_bandwidth = read_bandwidth(node.at("nic_bandwidth"));
+  if (const auto latency = node.find("nic_latency")) {
+    spec.nic_latency = latency->as_duration();
+    if (spec.nic_latency > std::chrono::seconds(1)) latency->fail("must not exceed 1 s");
+  }
+  if (const auto cpu = node.find("cpu_vendor")) spec.cpu_vendor = cpu->as_choice<CpuVendor>();
   if (const auto cores = node.find("cores")) spec.cores = read_count(*cores, 1);
   if (const auto memory = node.find("memory")) {
     spec.memory = memory->as_bytes();
@@ -267,6 +273,10 @@ Wiring read_wiring(const Yaml& node) {
 Document node_document(const NodeSpec& node) {
   Document document = {{"devices", node.devices}, {"nics", node.nics}};
   if (node.nics > 0) document["nic_bandwidth"] = exact_text(node.nic_bandwidth);
+  if (node.nic_latency > Duration{}) document["nic_latency"] = exact_text(node.nic_latency);
+  if (node.cpu_vendor != CpuVendor::Intel) {
+    document["cpu_vendor"] = std::string(to_string(node.cpu_vendor));
+  }
   if (node.cores > 0) document["cores"] = node.cores;
   if (node.memory > Bytes()) document["memory"] = exact_text(node.memory);
   if (!node.pcie.empty()) document["pcie"] = pcie_document(node.pcie);

@@ -9,12 +9,26 @@
 
 #include "foresail/base/document.h"
 #include "foresail/base/dtype.h"
+#include "foresail/base/names.h"
 #include "foresail/base/units.h"
 #include "foresail/base/yaml.h"
 
 namespace foresail::topologies {
 
 enum class DeviceKind { Gpu, Cpu };
+
+/// Which row of NCCL's tuning tables a GPU reads (compute capability 7, 8, 9, 10).
+enum class Generation { Volta, Ampere, Hopper, Blackwell };
+
+/// What `foresail collective` needs to know of a GPU beyond its data sheet: its row in NCCL's
+/// tables, and two constants fitted on a published one-node table (scripts/fit_collectives).
+struct NcclSpec {
+  Generation generation = Generation::Ampere;
+  double launch_us = 20;      ///< start and end of a collective, whatever its algorithm
+  double latency_factor = 1;  ///< multiplies the latencies of NCCL's tuning model
+  std::string provenance;
+  friend bool operator==(const NcclSpec&, const NcclSpec&) = default;
+};
 
 /// Parameters of the compute and collective cost curves (formulas: sim/kernel_cost.h,
 /// sim/collective_cost.h). Defaults are the priors of facts/step_time_model; a device's YAML holds
@@ -57,6 +71,7 @@ struct DeviceSpec {
   Bandwidth memory_bandwidth;
   Bandwidth nvlink;         ///< one direction, all links together; zero if none
   int multiprocessors = 0;  ///< SMs
+  NcclSpec nccl;
   CostConstants constants;
   std::string provenance;  ///< where the constants come from
 
@@ -77,4 +92,10 @@ namespace foresail {
 template <>
 inline constexpr auto kNames<topologies::DeviceKind> = std::to_array<Named<topologies::DeviceKind>>(
     {{topologies::DeviceKind::Gpu, "gpu"}, {topologies::DeviceKind::Cpu, "cpu"}});
+template <>
+inline constexpr auto kNames<topologies::Generation> = std::to_array<Named<topologies::Generation>>(
+    {{topologies::Generation::Volta, "volta"},
+     {topologies::Generation::Ampere, "ampere"},
+     {topologies::Generation::Hopper, "hopper"},
+     {topologies::Generation::Blackwell, "blackwell"}});
 }  // namespace foresail

@@ -29,6 +29,9 @@ struct PcieSpec {
   friend bool operator==(const PcieSpec&, const PcieSpec&) = default;
 };
 
+/// Of the hosts' processors: NCCL's tuning tables and network overhead differ.
+enum class CpuVendor { Intel, Amd };
+
 /// A host and what is in it. Without `pcie`, NIC i sits beside device floor(i * devices / nics) and
 /// device d uses NIC floor(d * nics / devices). With it, the k-th of the d devices of a PCIe switch
 /// uses NIC number floor(k * n / d) of the n NICs of that switch; below a switch without NICs all
@@ -37,9 +40,13 @@ struct NodeSpec {
   int devices = 8;
   int nics = 8;               ///< 0: a single host
   Bandwidth nic_bandwidth{};  ///< of one NIC with all its ports, one direction
-  int cores = 0;              ///< CPU hosts: cores that the ranks share
-  Bytes memory{};             ///< CPU hosts: shared by the ranks
-  PcieSpec pcie{};            ///< empty: every device has a cable of its own to its NIC
+  /// Of a NIC and its transport, beyond the InfiniBand NIC that NCCL's tables assume: it adds to
+  /// every step of a collective between nodes.
+  Duration nic_latency{};
+  CpuVendor cpu_vendor = CpuVendor::Intel;
+  int cores = 0;    ///< CPU hosts: cores that the ranks share
+  Bytes memory{};   ///< CPU hosts: shared by the ranks
+  PcieSpec pcie{};  ///< empty: every device has a cable of its own to its NIC
   friend bool operator==(const NodeSpec&, const NodeSpec&) = default;
 };
 
@@ -125,6 +132,9 @@ namespace foresail {
 template <>
 inline constexpr auto kNames<topologies::PodOrder> = std::to_array<Named<topologies::PodOrder>>(
     {{topologies::PodOrder::Group, "group"}, {topologies::PodOrder::Rail, "rail"}});
+template <>
+inline constexpr auto kNames<topologies::CpuVendor> = std::to_array<Named<topologies::CpuVendor>>(
+    {{topologies::CpuVendor::Intel, "intel"}, {topologies::CpuVendor::Amd, "amd"}});
 template <>
 inline constexpr auto kNames<topologies::FabricKind> =
     std::to_array<Named<topologies::FabricKind>>({{topologies::FabricKind::Clos, "clos"},

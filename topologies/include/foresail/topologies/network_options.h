@@ -27,6 +27,7 @@ enum class Protocol { Auto, Ll, Ll128, Simple };
 struct NcclOptions {
   Algorithm algorithm = Algorithm::Auto;  ///< NCCL_ALGO
   Protocol protocol = Protocol::Auto;     ///< NCCL_PROTO
+  bool nvls = true;                       ///< NCCL_NVLS_ENABLE
   int channels = 0;                       ///< NCCL_{MIN,MAX}_NCHANNELS; 0: as NCCL counts them
   int cross_nic = 2;                     ///< NCCL_CROSS_NIC: 0 never, 1 allowed, 2 only if it helps
   bool pxn = true;                       ///< not NCCL_PXN_DISABLE
