@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "foresail/base/error.h"
 #include "foresail/base/rng.h"
@@ -426,13 +427,28 @@ bool Paths::add_leg(const Leg& leg, Load& load) {
 
 void Paths::add(DeviceId from, DeviceId to, std::uint64_t connection, double weight, Load& load) {
   const Leg leg{from, to, connection, weight};
-  if (!add_leg(leg, load)) {
-    throw Error(ErrorCode::InvalidInput,
-                fmt::format("cluster {}: no way from {} to {}", cluster_.name(),
-                            cluster_.vertices()[cluster_.nic_vertex(from)].name(),
-                            cluster_.vertices()[cluster_.nic_vertex(to)].name()));
+  if (tables_ != nullptr) {
+    Load alone;
+    if (!add_leg(leg, alone)) {  // no way now: the one it had, and will have again
+      alone = {};
+      const auto tables = std::exchange(tables_, nullptr);
+      const bool had_way = add_leg(leg, alone);
+      tables_ = tables;
+      if (!had_way) refuse(leg);
+    }
+    for (const auto& [pipe, part] : alone.pipes) load.pipes[pipe] += part;
+    load.hops = std::max(load.hops, alone.hops);
+  } else if (!add_leg(leg, load)) {
+    refuse(leg);
   }
   load.legs.push_back(leg);
+}
+
+void Paths::refuse(const Leg& leg) const {
+  throw Error(ErrorCode::InvalidInput,
+              fmt::format("cluster {}: no way from {} to {}", cluster_.name(),
+                          cluster_.vertices()[cluster_.nic_vertex(leg.from)].name(),
+                          cluster_.vertices()[cluster_.nic_vertex(leg.to)].name()));
 }
 
 int Paths::hops(DeviceId from, DeviceId to) const {

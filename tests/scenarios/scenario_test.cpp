@@ -104,12 +104,6 @@ TEST(Scenario, MissingFilesAndNamesAreRefused) {
   EXPECT_THROW(load_scenario("/no/such/scenario.yaml"), Error);
 }
 
-TEST(Scenario, WhatComesLaterIsRefusedByName) {
-  EXPECT_THAT(refusal(ScenarioText().replace(7, "jitter: {sigma: 0.01}")), HasSubstr(":7: jitter"));
-  EXPECT_THAT(refusal(ScenarioText().replace(7, "faults: [{at: 1 s, kind: link_down, target: x}]")),
-              HasSubstr(":7: faults"));
-}
-
 TEST(Scenario, BrokenLawsAreAnAnswerWithEveryTerm) {
   const Scenario scenario =
       load_scenario(ScenarioText().replace(4, "layout: {tp: 2, dp: 4, pp: 4}").write());

@@ -51,7 +51,8 @@ class Paths {
 
   /// Adds the way of `weight` bytes from one device to another: NVLink within a node, else the
   /// fabric by the routing of the options. `connection` numbers the queue pair: equal numbers
-  /// between equal NICs are the same queue pair. Requires two different devices.
+  /// between equal NICs are the same queue pair. Requires two different devices. Throws
+  /// Error{InvalidInput} if the cluster has no way between them.
   void add(DeviceId from, DeviceId to, std::uint64_t connection, double weight, Load& load);
 
   /// The route of a load. Its legs are kept, to find new ways and to name who collides.
@@ -97,6 +98,7 @@ class Paths {
   bool add_sprayed(const Leg& leg, Load& load);
   bool add_split(const Leg& leg, Load& load);
   std::string describe(const Leg& leg) const;
+  [[noreturn]] void refuse(const Leg& leg) const;
   std::uint32_t queue_pair(VertexId nic, std::uint64_t connection, bool is_sender);
   std::uint32_t seed_of(VertexId at) const;
 
