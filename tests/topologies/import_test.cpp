@@ -183,6 +183,21 @@ TEST(NcclTopology, WithoutSpeedsOrAKnownDeviceItSaysSo) {
   EXPECT_THAT(node.remarks, Contains(HasSubstr("a100_80 is assumed from sm 80")));
 }
 
+// A GPU drives one NIC; storage cards hang apart from the GPUs.
+TEST(NcclTopology, OfMoreNicsThanGpusTheFarOnesAreLeftOut) {
+  const auto nic = [](const std::string& name, int dev) {
+    return "<pci busid=\"" + name + "\"><nic><net name=\"" + name + "\" dev=\"" +
+           std::to_string(dev) + "\" speed=\"200000\"/></nic></pci>";
+  };
+  const std::string text = "<system><cpu>" + nic("storage", 0) +
+                           "<pci busid=\"s\"><pci busid=\"g\"><gpu dev=\"0\" sm=\"90\"/></pci>" +
+                           nic("near", 1) + nic("second", 2) + "</pci></cpu></system>";
+  const ImportedTopology node = import_topology(text, "f", {});
+  EXPECT_EQ(node.nics, 1);
+  EXPECT_THAT(node.remarks, Contains("more NICs than GPUs: \"storage\" is left out"));
+  EXPECT_THAT(node.remarks, Contains("more NICs than GPUs: \"second\" is left out"));
+}
+
 TEST(NcclTopology, ComplaintsNameTheLine) {
   const auto of = [](std::string_view text) { return complaint(text, TopologyFormat::Nccl); };
   EXPECT_THAT(of("<system>\n<cpu>\n</system>"), StartsWith("f:3: not valid XML"));

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
 #include "check_parts.h"
@@ -40,7 +41,7 @@ struct Astray {
   int peer = 0;  ///< a node that votes otherwise
 };
 
-/// Nodes are beside each other when more than half of their NICs share leaves, or when they use the
+/// Nodes are beside each other when more than half of their NICs share a leaf, or when they use the
 /// same leaves in another order.
 class RailVote {
  public:
@@ -50,6 +51,7 @@ class RailVote {
  private:
   std::vector<std::size_t> neighbours(std::size_t c) const;
   void judge(std::size_t c);
+  void plug_in(const NodeClass& own, std::size_t nic, const Leaves& should, int peer);
   void report(const Astray& one, const Astray* other);
   VertexId nic_vertex(int node, int nic) const {
     return nics_[static_cast<std::size_t>(node)][static_cast<std::size_t>(nic)];
@@ -63,7 +65,7 @@ class RailVote {
   Findings& findings_;
   std::vector<std::vector<VertexId>> nics_;  // by node
   std::vector<NodeClass> classes_;
-  std::map<std::pair<std::size_t, Leaves>, std::vector<std::size_t>> at_;  // classes by NIC, leaves
+  std::map<std::pair<std::size_t, VertexId>, std::vector<std::size_t>> at_;  // classes by NIC, leaf
   std::map<std::vector<Leaves>, std::vector<std::size_t>> same_set_;
   std::vector<Astray> astray_;
 };
@@ -84,7 +86,7 @@ RailVote::RailVote(const WiringView& view, Findings& findings) : view_(view), fi
   std::ranges::sort(classes_, {}, [](const NodeClass& c) { return c.nodes.front(); });
   for (std::size_t c = 0; c < classes_.size(); ++c) {
     for (std::size_t i = 0; i < classes_[c].leaves.size(); ++i) {
-      if (!classes_[c].leaves[i].empty()) at_[{i, classes_[c].leaves[i]}].push_back(c);
+      for (const VertexId leaf : classes_[c].leaves[i]) at_[{i, leaf}].push_back(c);
     }
     same_set_[sorted(classes_[c].leaves)].push_back(c);
   }
@@ -94,8 +96,12 @@ std::vector<std::size_t> RailVote::neighbours(std::size_t c) const {
   std::map<std::size_t, std::size_t> shared;
   const auto& leaves = classes_[c].leaves;
   for (std::size_t i = 0; i < leaves.size(); ++i) {
-    if (leaves[i].empty()) continue;
-    for (const std::size_t other : at_.at({i, leaves[i]})) ++shared[other];
+    std::set<std::size_t> here;
+    for (const VertexId leaf : leaves[i]) {
+      const auto& classes = at_.at({i, leaf});
+      here.insert(classes.begin(), classes.end());
+    }
+    for (const std::size_t other : here) ++shared[other];
   }
   std::set<std::size_t> found;
   for (const auto& [other, count] : shared) {
@@ -110,7 +116,6 @@ void RailVote::judge(std::size_t c) {
   if (voters.size() < 2) return;
   const NodeClass& own = classes_[c];
   for (std::size_t i = 0; i < own.leaves.size(); ++i) {
-    if (own.leaves[i].empty()) continue;
     std::map<Leaves, int> votes;
     std::map<Leaves, int> first;
     for (const std::size_t voter : voters) {
@@ -127,11 +132,28 @@ void RailVote::judge(std::size_t c) {
       should = votes.begin()->first == own.leaves[i] ? votes.rbegin()->first : votes.begin()->first;
       if (first.at(should) > own.nodes.front()) continue;
     }
-    // Fewer ports are no swap.
-    if (std::ranges::includes(should, own.leaves[i])) continue;
+    // Fewer ports are no swap; check_ports tells them.
+    if (std::ranges::includes(should, own.leaves[i])) {
+      if (verdict.is_clear) plug_in(own, i, should, first.at(should));
+      continue;
+    }
     for (const int node : own.nodes) {
       astray_.push_back(
           {node, static_cast<int>(i), own.leaves[i], should, verdict.is_clear, first.at(should)});
+    }
+  }
+}
+
+/// Repairs the ports that NIC `nic` of the nodes of a class lacks, as those of `peer` are.
+void RailVote::plug_in(const NodeClass& own, std::size_t nic, const Leaves& should, int peer) {
+  Leaves missing;
+  std::ranges::set_difference(should, own.leaves[nic], std::back_inserter(missing));
+  const int number = static_cast<int>(nic);
+  const std::int64_t each =
+      view_.capacity(nic_vertex(peer, number)) / static_cast<std::int64_t>(should.size());
+  for (const int node : own.nodes) {
+    for (const VertexId leaf : missing) {
+      findings_.repairs.push_back({nic_vertex(node, number), leaf, each});
     }
   }
 }
@@ -175,6 +197,9 @@ void RailVote::report(const Astray& one, const Astray* other) {
   }
   finding.bandwidth_lost = ratio(moved, of_node);
   const VertexId peer = nic_vertex(one.peer, one.nic);
+  if (!one.is_clear) {
+    for (const VertexId leaf : one.should) found.pairs.emplace_back(peer, leaf);
+  }
   finding.message += one.is_clear ? fmt::format(", but NIC {} of the nodes beside it is on {}",
                                                 one.nic, names_of(view_, one.should))
                                   : fmt::format(", but {} is on {} (votes are even)",

@@ -13,7 +13,7 @@
 #include <array>
 #include <boost/property_tree/ptree.hpp>
 #include <boost/property_tree/xml_parser.hpp>
-#include <charconv>
+#include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
@@ -308,6 +308,7 @@ class Describer {
  private:
   void describe_gpus(const std::string& file);
   void describe_nics();
+  void drop_spare_nics();
   void describe_pcie();
   void remark(std::string text) { out_.remarks.push_back(std::move(text)); }
 
@@ -387,7 +388,25 @@ void Describer::describe_nics() {
     }
   }
   std::erase_if(nics, is_slow);
+  drop_spare_nics();
   out_.nics = static_cast<int>(nics.size());
+}
+
+/// A GPU drives one NIC: of more NICs than GPUs, those that share no switch with a GPU go first
+/// (storage), then the last.
+void Describer::drop_spare_nics() {
+  auto& nics = parsed_.nics;
+  const auto is_far = [&](const Nic& nic) {
+    return std::ranges::none_of(parsed_.gpus, [&](const Gpu& g) { return g.group == nic.group; });
+  };
+  while (nics.size() > parsed_.gpus.size()) {
+    auto spare = std::prev(nics.end());
+    for (auto nic = nics.begin(); nic != nics.end(); ++nic) {
+      if (is_far(*nic)) spare = nic;
+    }
+    remark(fmt::format("more NICs than GPUs: {} is left out", shown(spare->name)));
+    nics.erase(spare);
+  }
 }
 
 void Describer::describe_pcie() {

@@ -157,6 +157,10 @@ Law cable_law(const Cluster::Options& o, const Cable& cable, const std::set<std:
                          o.nodes, o.node.nics);
     }
   }
+  if (cable.a.switch_name.empty() && cable.b.switch_name.empty()) {
+    return fmt::format("a cable joins {} and {} without a switch between them", text_of(cable.a),
+                       text_of(cable.b));
+  }
   const bool is_usable = cable.bandwidth > Bandwidth() && cable.latency >= Duration() &&
                          cable.count >= 1 && cable.count <= kSizeMax && cable.a != cable.b;
   if (is_usable) return std::nullopt;
