@@ -9,13 +9,6 @@
 #include "foresail/base/error.h"
 
 namespace foresail::sim {
-namespace {
-
-// A link at its fixed point is paused again after a few passes of recovery.
-constexpr int kLongRecovery = 5;
-
-}  // namespace
-
 IngressFairRates::IngressFairRates(std::vector<double> capacity,
                                    std::vector<std::vector<std::uint32_t>> paths,
                                    const PfcOptions& options)
@@ -174,9 +167,10 @@ void IngressFairRates::pass() {
   }
 }
 
+// A link at its fixed point is paused again after a few passes of recovery.
 bool IngressFairRates::is_recovering() const {
   return std::ranges::any_of(egresses_, [this](const Egress& egress) {
-    return recoveries_[egress.link] >= kLongRecovery;
+    return recoveries_[egress.link] >= options_.passes_warm;
   });
 }
 
