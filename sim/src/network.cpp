@@ -59,6 +59,11 @@ Network::Network(const topologies::Cluster& cluster, const topologies::NetworkOp
       paths_(cluster, options_, pace_.efficiency, seed, fluid_),
       routes_(cluster, options_, paths_) {
   FORESAIL_EXPECT(options.qps_per_connection >= 1);
+  for (const auto& [link, fraction] : pace_.slow_links) {
+    FORESAIL_EXPECT(fraction > 0);
+    FORESAIL_EXPECT(fraction <= 1);
+    slowdown_[paths_.pipe_of(link).value] = 1 / fraction;
+  }
 }
 
 PipeId Network::add_resource(double capacity) {
@@ -78,7 +83,9 @@ Network::Channels Network::make_channels(const std::vector<Load>& loads,
   std::map<std::uint32_t, double> total;
   for (std::size_t i = 0; i < loads.size(); ++i) {
     std::vector<RouteEntry> entries;
-    for (const auto& [pipe, weight] : loads[i].pipes) {
+    for (const auto& [pipe, bytes] : loads[i].pipes) {
+      const auto slow = slowdown_.find(pipe);
+      const double weight = slow == slowdown_.end() ? bytes : bytes * slow->second;
       entries.push_back({PipeId{pipe}, weight});
       total[pipe] += weight * (amounts.empty() ? 1 : amounts[i]);
     }
