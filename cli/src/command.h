@@ -59,6 +59,7 @@ Command add_run(CLI::App& root);
 Command add_calibrate(CLI::App& root);
 Command add_compare(CLI::App& root);
 Command add_validate(CLI::App& root);
+Command add_collective(CLI::App& root);
 Command add_topology(CLI::App& root);
 Command add_explain(CLI::App& root);
 Command add_doctor(CLI::App& root);

@@ -1,5 +1,5 @@
-// foresail-fit: what scripts/fit_devices runs. Fits device constants on published steps of the fit
-// set and rewrites the catalogue of the source tree.
+// foresail-fit: what scripts/fit_devices and scripts/fit_collectives run. Fits device constants on
+// published steps of the fit set and rewrites the catalogue of the source tree.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -8,6 +8,7 @@
 
 #include "foresail/base/error.h"
 #include "foresail/base/yaml.h"
+#include "foresail/scenarios/collective_tables.h"
 #include "foresail/scenarios/fit.h"
 
 namespace foresail::cli {
@@ -19,6 +20,7 @@ struct Options {
   std::string data, tree, device;
   int threads = 1;
   bool is_dry = false;
+  bool is_collectives = false;
 };
 
 std::vector<scenarios::Row> rows_of(const scenarios::FitFamily& family, const Options& options) {
@@ -34,7 +36,27 @@ std::vector<scenarios::Row> rows_of(const scenarios::FitFamily& family, const Op
   return rows;
 }
 
+int run_collectives(const Options& options) {
+  const fs::path setup = fs::path(options.tree) / "scenarios" / "catalogue" / "collectives.yaml";
+  const fs::path rows = fs::path(options.data) / "collectives.yaml";
+  for (const scenarios::PublishedTable& table : scenarios::load_tables(setup, rows)) {
+    if (!table.is_fitted) continue;
+    const scenarios::NcclFit fit = scenarios::fit_table(table);
+    fmt::print("{}: launch {:.1f} us, latency factor {:.2f}, on {} rows of {}\n",
+               to_string(fit.generation), fit.launch_us, fit.latency_factor, fit.rows, fit.table);
+    if (options.is_dry) continue;
+    scenarios::write_nccl(fit, fs::path(options.tree) / "topologies" / "catalogue" / "devices");
+  }
+  std::vector<scenarios::TableErrors> errors;
+  for (const scenarios::PublishedTable& table : scenarios::load_tables(setup, rows)) {
+    errors.push_back(scenarios::predict_table(table));
+  }
+  fmt::print("\n{}", scenarios::to_text(errors));
+  return 0;
+}
+
 int run(const Options& options) {
+  if (options.is_collectives) return run_collectives(options);
   const fs::path tree = options.tree;
   const Yaml settings = Yaml::load(tree / "scenarios" / "catalogue" / "fit.yaml");
   for (const scenarios::FitFamily& family : scenarios::load_fit_families(settings)) {
@@ -63,6 +85,8 @@ int main(int count, char** values) {
   app.add_option("--tree", options.tree, "source tree whose catalogue is rewritten")->required();
   app.add_option("--device", options.device, "fit this device alone");
   app.add_option("--threads", options.threads)->check(CLI::Range(1, 256));
+  app.add_flag("--collectives", options.is_collectives,
+               "fit NCCL's launch overhead and latency factor instead, on nccl-tests tables");
   app.add_flag("--dry-run", options.is_dry, "print, write nothing");
   try {
     app.parse(count, values);

@@ -16,9 +16,10 @@ int dispatch(int count, char** values) {
                "foresail");
   app.set_version_flag("--version", scenarios::version());
   app.require_subcommand(1);
-  const std::vector<Command> commands = {add_plan(app),      add_simulate(app), add_run(app),
-                                         add_calibrate(app), add_compare(app),  add_validate(app),
-                                         add_topology(app),  add_explain(app),  add_doctor(app)};
+  const std::vector<Command> commands = {add_plan(app),      add_simulate(app),   add_run(app),
+                                         add_calibrate(app), add_compare(app),    add_validate(app),
+                                         add_topology(app),  add_collective(app), add_explain(app),
+                                         add_doctor(app)};
   try {
     app.parse(count, values);
   } catch (const CLI::ParseError& problem) {

@@ -59,6 +59,11 @@ Network::Network(const topologies::Cluster& cluster, const topologies::NetworkOp
       paths_(cluster, options_, pace_.efficiency, seed, fluid_),
       routes_(cluster, options_, paths_) {
   FORESAIL_EXPECT(options.qps_per_connection >= 1);
+  for (const auto& [link, fraction] : pace_.slow_links) {
+    FORESAIL_EXPECT(fraction > 0);
+    FORESAIL_EXPECT(fraction <= 1);
+    slowdown_[paths_.pipe_of(link).value] = 1 / fraction;
+  }
 }
 
 PipeId Network::add_resource(double capacity) {
@@ -77,10 +82,13 @@ Network::Channels Network::make_channels(const std::vector<Load>& loads,
   Channels channels;
   std::map<std::uint32_t, double> total;
   for (std::size_t i = 0; i < loads.size(); ++i) {
-    for (const auto& [pipe, weight] : loads[i].pipes) {
+    Load load = loads[i];
+    for (auto& [pipe, weight] : load.pipes) {
+      const auto slow = slowdown_.find(pipe);
+      if (slow != slowdown_.end()) weight *= slow->second;
       total[pipe] += weight * (amounts.empty() ? 1 : amounts[i]);
     }
-    channels.routes.push_back(paths_.make_route(loads[i]));
+    channels.routes.push_back(paths_.make_route(load));
     channels.hops = std::max(channels.hops, loads[i].hops);
   }
   for (const auto& [pipe, weight] : total) {

@@ -55,6 +55,8 @@ struct NetworkPace {
   std::optional<StepLatency> fitted;
   /// Positions within a node whose NICs are missing: no channel uses them.
   std::vector<int> missing_nics;
+  /// Links that reach only this fraction of their rate (> 0, at most 1) for collectives.
+  std::map<LinkId, double> slow_links;
 };
 
 /// In training steps: the constants fitted on published steps (CostConstants).
@@ -138,6 +140,7 @@ class Network {
   FluidNetwork fluid_;
   Paths paths_;
   CollectiveRoutes routes_;
+  std::map<std::uint32_t, double> slowdown_;  // by pipe: what its bytes weigh
   std::map<std::pair<std::uint32_t, std::uint32_t>, Channels> messages_;
   std::map<ChannelKey, Channels> channels_;
 };

@@ -1,0 +1,108 @@
+#include <fmt/format.h>
+
+#include "command.h"
+#include "foresail/base/error.h"
+#include "foresail/base/yaml.h"
+#include "foresail/scenarios/collective_compare.h"
+#include "foresail/scenarios/collective_log.h"
+#include "foresail/scenarios/collective_sweep.h"
+#include "foresail/scenarios/scenario.h"
+#include "foresail/topologies/cluster.h"
+
+namespace foresail::cli {
+namespace {
+
+struct Options {
+  Common common;
+  std::string cluster, operation = "all_reduce", min = "8", max = "16GiB";
+  double factor = 2;
+  int gpus = 0, seeds = 1, channels = 0;
+  std::string network_file, algorithm, protocol, log_file;
+};
+
+topologies::Cluster cluster_of(const Options& options) {
+  // The same forms as a scenario's `cluster` key: a catalogue name or a path.
+  const Document named = options.gpus > 0
+                             ? Document{{"name", options.cluster}, {"gpus", options.gpus}}
+                             : Document(options.cluster);
+  const Yaml node = Yaml::parse(to_yaml(named), "command line");
+  return topologies::Cluster(
+      topologies::resolve_cluster(node, scenarios::data_folders().topologies));
+}
+
+template <class Choice>
+Choice choice_of(const std::string& text, const char* option) {
+  const std::optional<Choice> value = from_string<Choice>(text);
+  if (!value) {
+    throw Error(ErrorCode::InvalidInput,
+                fmt::format("{}: \"{}\" is not one of {}", option, text, choices<Choice>()));
+  }
+  return *value;
+}
+
+// The file is a scenario's `network` mapping, or holds one.
+topologies::NetworkOptions network_of(const Options& options) {
+  topologies::NetworkOptions network;
+  if (!options.network_file.empty()) {
+    const Yaml root = Yaml::load(options.network_file);
+    const std::optional<Yaml> inner = root.find("network");
+    network = topologies::read_network(inner ? *inner : root);
+  }
+  if (!options.algorithm.empty()) {
+    network.nccl.algorithm = choice_of<topologies::Algorithm>(options.algorithm, "--nccl-algo");
+  }
+  if (!options.protocol.empty()) {
+    network.nccl.protocol = choice_of<topologies::Protocol>(options.protocol, "--nccl-proto");
+  }
+  if (options.channels > 0) network.nccl.channels = options.channels;
+  return network;
+}
+
+int run(const Options& options) {
+  const topologies::Cluster cluster = cluster_of(options);
+  scenarios::SweepOptions sweep;
+  sweep.operation = choice_of<scenarios::Operation>(options.operation, "--op");
+  sweep.network = network_of(options);
+  sweep.fidelity = options.common.fidelity_choice();
+  sweep.seed = options.common.seed.value_or(1);
+  sweep.seeds = options.seeds;
+  if (!options.log_file.empty()) {
+    const scenarios::CollectiveLog log = scenarios::read_log(options.log_file);
+    if (log.operation && options.operation.empty()) sweep.operation = *log.operation;
+    const scenarios::Comparison comparison = scenarios::compare_log(log, cluster, sweep);
+    answer(options.common, scenarios::to_document(comparison), scenarios::to_text(comparison));
+    return kOk;
+  }
+  sweep.sizes = scenarios::sizes_between(scenarios::parse_size(options.min),
+                                         scenarios::parse_size(options.max), options.factor);
+  const scenarios::Sweep result = scenarios::sweep(cluster, sweep);
+  answer(options.common, scenarios::to_document(result), scenarios::to_text(result));
+  return kOk;
+}
+
+}  // namespace
+
+Command add_collective(CLI::App& root) {
+  auto options = std::make_shared<Options>();  // shared with the runner below
+  CLI::App* app = root.add_subcommand("collective", "nccl-tests' table of a cluster, simulated");
+  app->add_option("--cluster", options->cluster, "catalogue name or file")->required();
+  app->add_option("--gpus", options->gpus, "size, instead of the file's own")
+      ->check(CLI::PositiveNumber);
+  app->add_option("--op", options->operation,
+                  "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, sendrecv");
+  app->add_option("--min", options->min, "smallest size (8)");
+  app->add_option("--max", options->max, "largest size (16GiB)");
+  app->add_option("--factor", options->factor, "from size to size (2)");
+  app->add_option("--network", options->network_file, "file with a scenario's network mapping");
+  app->add_option("--nccl-algo", options->algorithm, "ring, tree, nvls, nvls_tree, pat, ...");
+  app->add_option("--nccl-proto", options->protocol, "ll, ll128, simple");
+  app->add_option("--channels", options->channels, "instead of as many as NCCL finds")
+      ->check(CLI::Range(1, 64));
+  app->add_option("--seeds", options->seeds, "draws of the switches' hashes")
+      ->check(CLI::Range(1, 10000));
+  app->add_option("--compare", options->log_file, "output of nccl-tests to explain");
+  options->common.add_to(*app);
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace foresail::cli

@@ -1,0 +1,92 @@
+/// \file
+/// nccl-tests without GPUs: the time and bus bandwidth of a collective over a range of sizes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "foresail/base/document.h"
+#include "foresail/base/names.h"
+#include "foresail/base/units.h"
+#include "foresail/sim/simulator.h"
+#include "foresail/topologies/cluster.h"
+#include "foresail/topologies/network_options.h"
+
+namespace foresail::scenarios {
+
+/// As nccl-tests names its programs. SendRecv: every rank sends to the next one.
+enum class Operation { AllReduce, AllGather, ReduceScatter, Broadcast, AllToAll, SendRecv };
+
+/// Bus bandwidth over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md): 2(n-1)/n of all_reduce,
+/// (n-1)/n of all_gather, reduce_scatter and all_to_all, 1 of the others.
+double bus_factor(Operation operation, int ranks);
+
+/// What is wrong with the machine, beside what the cluster and the network's options say.
+struct Impairment {
+  double nic_of_rail_0 = 1;    ///< of the rate of the first NIC of every node
+  double links_of_node_0 = 1;  ///< of the rate of NVLink and NICs of the first node
+  int nics_missing = 0;        ///< of every node, from the last
+};
+
+struct SweepOptions {
+  Operation operation = Operation::AllReduce;
+  std::vector<Bytes> sizes;  ///< as nccl-tests counts them: the larger of both buffers
+  topologies::NetworkOptions network;
+  sim::Fidelity fidelity = sim::Fidelity::Flow;
+  std::uint64_t seed = 1;
+  int seeds = 1;  ///< draws of the switches' hashes: seed, seed + 1, ...
+  Impairment impairment;
+};
+
+struct SweepPoint {
+  Bytes size;
+  Duration time{};  ///< mean over the seeds
+  Duration time_min{}, time_max{};
+  double algorithm_bandwidth = 0;  ///< GB/s
+  double bus_bandwidth = 0;        ///< GB/s
+  topologies::Algorithm algorithm = topologies::Algorithm::Auto;
+  topologies::Protocol protocol = topologies::Protocol::Auto;
+  int channels = 0;
+  Duration latency{};  ///< of the time: launch and NCCL's steps
+  Duration copies{};   ///< of the time: what copies and filling the pipeline take beyond links
+  std::string bound;   ///< "latency", "copies", "NVLink", "NIC", "link leaf0->spine3"
+  double nic_bytes_max = 0;  ///< most bytes that one NIC's link to the fabric carried, one way
+};
+
+struct Sweep {
+  Operation operation = Operation::AllReduce;
+  int ranks = 0, nodes = 0;
+  std::string cluster;
+  int seeds = 1;
+  std::vector<SweepPoint> points;
+  double average_bus_bandwidth() const;
+};
+
+/// All devices of the cluster take part. Throws Error{InvalidInput} if the options name what NCCL
+/// lacks, or the cluster has one device.
+Sweep sweep(const topologies::Cluster& cluster, const SweepOptions& options);
+
+/// In nccl-tests' columns, then what bounds each size.
+std::string to_text(const Sweep& sweep);
+Document to_document(const Sweep& sweep);
+
+/// min, min * factor, ... up to max, rounded down to what the ranks can share (nccl-tests' -b, -e,
+/// -f). Throws Error{InvalidInput}.
+std::vector<Bytes> sizes_between(Bytes min, Bytes max, double factor);
+/// "8", "512K", "1MiB", "16G": binary multiples as nccl-tests reads them. Throws
+/// Error{InvalidInput}.
+Bytes parse_size(const std::string& text);
+
+}  // namespace foresail::scenarios
+
+namespace foresail {
+template <>
+inline constexpr auto kNames<scenarios::Operation> = std::to_array<Named<scenarios::Operation>>(
+    {{scenarios::Operation::AllReduce, "all_reduce"},
+     {scenarios::Operation::AllGather, "all_gather"},
+     {scenarios::Operation::ReduceScatter, "reduce_scatter"},
+     {scenarios::Operation::Broadcast, "broadcast"},
+     {scenarios::Operation::AllToAll, "all_to_all"},
+     {scenarios::Operation::SendRecv, "sendrecv"}});
+}  // namespace foresail

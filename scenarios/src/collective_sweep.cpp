@@ -1,0 +1,310 @@
+#include "foresail/scenarios/collective_sweep.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "foresail/base/error.h"
+#include "foresail/sim/network.h"
+
+namespace foresail::scenarios {
+namespace {
+
+using sim::Network;
+using sim::TransferPlan;
+using topologies::Cluster;
+
+constexpr double kMessageBaseUs = 8.4;  // NCCL's Simple
+constexpr std::size_t kSizesMax = 1000;
+
+Collective collective_of(Operation operation) {
+  switch (operation) {
+    case Operation::AllReduce:
+      return Collective::AllReduce;
+    case Operation::AllGather:
+      return Collective::AllGather;
+    case Operation::ReduceScatter:
+      return Collective::ReduceScatter;
+    case Operation::Broadcast:
+      return Collective::Broadcast;
+    case Operation::AllToAll:
+    case Operation::SendRecv:
+      break;
+  }
+  return Collective::AllToAll;
+}
+
+sim::NetworkPace pace_of(const Cluster& cluster, const Impairment& impairment) {
+  sim::NetworkPace pace = sim::nccl_pace(cluster.device());
+  const topologies::NodeSpec& node = cluster.node();
+  for (int i = 0; i < impairment.nics_missing; ++i) {
+    pace.missing_nics.push_back(node.devices - 1 - i);
+  }
+  const auto touches = [&](const topologies::Link& link, auto&& is_it) {
+    return is_it(cluster.vertices()[link.from]) || is_it(cluster.vertices()[link.to]);
+  };
+  for (std::uint32_t l = 0; l < cluster.links().size(); ++l) {
+    const topologies::Link& link = cluster.links()[LinkId{l}];
+    double fraction = 1;
+    if (impairment.links_of_node_0 < 1 &&
+        touches(link, [](const topologies::Vertex& v) { return v.node == 0; })) {
+      fraction *= impairment.links_of_node_0;
+    }
+    if (impairment.nic_of_rail_0 < 1 && touches(link, [](const topologies::Vertex& v) {
+          return v.kind == topologies::VertexKind::Nic && v.index == 0;
+        })) {
+      fraction *= impairment.nic_of_rail_0;
+    }
+    if (fraction < 1) pace.slow_links[LinkId{l}] = fraction;
+  }
+  return pace;
+}
+
+struct Run {
+  TransferPlan plan;
+  Duration time{};
+  std::string busiest;  ///< link that was busy for the largest share of the flows' time
+  bool is_between_switches = false;
+  double nic_bytes_max = 0;
+};
+
+// One operation after the other on one network: nothing else is on it.
+class Bench {
+ public:
+  Bench(const Cluster& cluster, const SweepOptions& options, std::uint64_t seed)
+      : cluster_(cluster),
+        options_(options),
+        network_(cluster, effective(options), pace_of(cluster, options.impairment), seed) {
+    for (int d = 0; d < cluster.device_count(); ++d) {
+      devices_.push_back(DeviceId{static_cast<std::uint32_t>(d)});
+    }
+  }
+
+  Run measure(Bytes size) {
+    std::vector<TransferPlan> plans = plans_of(size);
+    Run run;
+    for (const TransferPlan& plan : plans) {
+      run.time = std::max(run.time, network_.alone(plan));
+    }
+    run.plan = plans.front();
+    if (options_.fidelity == sim::Fidelity::Analytic) return run;
+    const std::vector<double> before = carried();
+    Duration flows{};
+    for (const TransferPlan& plan : plans) start(plan);
+    flows = finish();
+    run.time = std::max(run.plan.latency + flows, Duration{});
+    find_busiest(before, flows, run);
+    return run;
+  }
+
+ private:
+  static topologies::NetworkOptions effective(const SweepOptions& options) {
+    topologies::NetworkOptions network = options.network;
+    if (options.fidelity == sim::Fidelity::Analytic) network.routing = topologies::Routing::Spray;
+    return network;
+  }
+
+  std::vector<TransferPlan> plans_of(Bytes size) {
+    if (options_.operation != Operation::SendRecv) {
+      return {network_.collective(collective_of(options_.operation), size, devices_, 1)};
+    }
+    std::vector<TransferPlan> plans;
+    const topologies::NcclSpec& nccl = cluster_.device().nccl;
+    for (std::size_t d = 0; d < devices_.size(); ++d) {
+      TransferPlan plan = network_.message(devices_[d], devices_[(d + 1) % devices_.size()], size);
+      plan.latency +=
+          duration_from_seconds(1e-6 * (nccl.launch_us + nccl.latency_factor * kMessageBaseUs));
+      plan.protocol = topologies::Protocol::Simple;
+      plan.algorithm = topologies::Algorithm::Pairwise;
+      plan.channels = 1;
+      plans.push_back(plan);
+    }
+    // The slowest start first: it stands for the operation's latency.
+    std::ranges::stable_sort(
+        plans, [](const TransferPlan& a, const TransferPlan& b) { return a.latency > b.latency; });
+    return plans;
+  }
+
+  void start(const TransferPlan& plan) {
+    for (std::size_t r = 0; r < plan.routes.size(); ++r) {
+      const double amount = plan.amounts.empty() ? plan.amount : plan.amounts[r];
+      if (amount > 0) network_.fluid().start(plan.routes[r], amount, 0, now_);
+    }
+  }
+
+  Duration finish() {
+    sim::FluidNetwork& fluid = network_.fluid();
+    const SimTime begin = now_;
+    fluid.settle(now_);
+    while (const std::optional<SimTime> next = fluid.next_finish()) {
+      now_ = *next;
+      while (fluid.next_finish() == now_) fluid.finish_next();
+      fluid.settle(now_);
+    }
+    return now_ - begin;
+  }
+
+  std::vector<double> carried() const {
+    std::vector<double> bytes;
+    for (std::uint32_t p = 0; p < network_.fluid().pipe_count(); ++p) {
+      bytes.push_back(network_.fluid().carried(sim::PipeId{p}));
+    }
+    return bytes;
+  }
+
+  void find_busiest(const std::vector<double>& before, Duration flows, Run& run) const {
+    const double seconds = to_seconds(flows);
+    if (seconds <= 0) return;
+    double most = 0;
+    const std::vector<double> after = carried();
+    for (std::uint32_t p = 0; p < after.size(); ++p) {
+      const sim::PipeId pipe{p};
+      const double bytes = after[p] - (p < before.size() ? before[p] : 0);
+      if (bytes <= 0) continue;
+      const std::string name = network_.paths().pipe_name(pipe);
+      const bool is_nic = name.find(".nic") != std::string::npos;
+      if (is_nic && name.find(".gpu") == std::string::npos) {
+        run.nic_bytes_max = std::max(run.nic_bytes_max, bytes);
+      }
+      const double use = bytes / (network_.fluid().capacity(pipe) * seconds);
+      if (use <= most * (1 + 1e-6)) continue;
+      most = use;
+      run.busiest = name;
+      run.is_between_switches = network_.paths().is_between_switches(pipe);
+    }
+  }
+
+  const Cluster& cluster_;
+  const SweepOptions& options_;
+  Network network_;
+  std::vector<DeviceId> devices_;
+  SimTime now_{};
+};
+
+std::string bound_of(const Run& run) {
+  const Duration links = run.time - run.plan.latency;
+  const Duration steps = run.plan.latency - run.plan.copies;
+  if (steps >= links && steps >= run.plan.copies) return "latency";
+  if (run.plan.copies > links) return "copies";
+  if (run.busiest.empty()) return "links";
+  if (run.is_between_switches) return "link " + run.busiest;
+  return run.busiest.find(".nic") != std::string::npos ? "NIC" : "NVLink";
+}
+
+}  // namespace
+
+double bus_factor(Operation operation, int ranks) {
+  const double part = (ranks - 1.0) / ranks;
+  switch (operation) {
+    case Operation::AllReduce:
+      return 2 * part;
+    case Operation::AllGather:
+    case Operation::ReduceScatter:
+    case Operation::AllToAll:
+      return part;
+    case Operation::Broadcast:
+    case Operation::SendRecv:
+      break;
+  }
+  return 1;
+}
+
+double Sweep::average_bus_bandwidth() const {
+  double sum = 0;
+  for (const SweepPoint& point : points) sum += point.bus_bandwidth;
+  return points.empty() ? 0 : sum / static_cast<double>(points.size());
+}
+
+Sweep sweep(const Cluster& cluster, const SweepOptions& options) {
+  FORESAIL_EXPECT(options.seeds >= 1);
+  if (cluster.device_count() < 2) {
+    throw Error(ErrorCode::InvalidInput, "a collective needs two devices or more");
+  }
+  Sweep result;
+  result.operation = options.operation;
+  result.ranks = cluster.device_count();
+  result.nodes = cluster.options().nodes;
+  result.cluster = cluster.name();
+  result.seeds = options.seeds;
+  result.points.resize(options.sizes.size());
+  for (int s = 0; s < options.seeds; ++s) {
+    Bench bench(cluster, options, options.seed + static_cast<std::uint64_t>(s));
+    for (std::size_t i = 0; i < options.sizes.size(); ++i) {
+      const Run run = bench.measure(options.sizes[i]);
+      SweepPoint& point = result.points[i];
+      point.time += run.time / options.seeds;
+      if (s == 0 || run.time < point.time_min) point.time_min = run.time;
+      if (s > 0 && run.time <= point.time_max) continue;
+      // What is said of a size is said of its slowest draw.
+      point.time_max = run.time;
+      point.size = options.sizes[i];
+      point.algorithm = run.plan.algorithm;
+      point.protocol = run.plan.protocol;
+      point.channels = run.plan.channels;
+      point.copies = run.plan.copies;
+      point.latency = run.plan.latency - run.plan.copies;
+      point.bound = bound_of(run);
+      point.nic_bytes_max = run.nic_bytes_max;
+    }
+  }
+  for (SweepPoint& point : result.points) {
+    const double seconds = to_seconds(point.time);
+    point.algorithm_bandwidth = static_cast<double>(point.size.count()) / seconds / 1e9;
+    point.bus_bandwidth = point.algorithm_bandwidth * bus_factor(options.operation, result.ranks);
+  }
+  return result;
+}
+
+std::vector<Bytes> sizes_between(Bytes min, Bytes max, double factor) {
+  if (min.count() < 1 || max < min) {
+    throw Error(ErrorCode::InvalidInput,
+                fmt::format("sizes from {} to {} bytes: none", min.count(), max.count()));
+  }
+  if (!(factor > 1)) throw Error(ErrorCode::InvalidInput, "the factor must be greater than 1");
+  std::vector<Bytes> sizes;
+  auto size = static_cast<double>(min.count());
+  while (size <= static_cast<double>(max.count())) {
+    const auto count = static_cast<std::int64_t>(size);
+    if (sizes.empty() || count > sizes.back().count()) sizes.emplace_back(count);
+    if (sizes.size() > kSizesMax) {
+      throw Error(ErrorCode::InvalidInput, "the factor gives more than 1000 sizes");
+    }
+    size *= factor;
+  }
+  return sizes;
+}
+
+Bytes parse_size(const std::string& text) {
+  std::size_t used = 0;
+  double value = 0;
+  try {
+    value = std::stod(text, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  std::string unit = used == 0 ? "?" : text.substr(used);
+  unit.erase(0, unit.find_first_not_of(' ') == std::string::npos ? unit.size()
+                                                                 : unit.find_first_not_of(' '));
+  static const std::map<std::string, double> kUnits = {{"", 1},
+                                                       {"B", 1},
+                                                       {"K", 1024.0},
+                                                       {"KB", 1024.0},
+                                                       {"KiB", 1024.0},
+                                                       {"M", 1048576.0},
+                                                       {"MB", 1048576.0},
+                                                       {"MiB", 1048576.0},
+                                                       {"G", 1073741824.0},
+                                                       {"GB", 1073741824.0},
+                                                       {"GiB", 1073741824.0}};
+  const auto known = kUnits.find(unit);
+  const double bytes = known == kUnits.end() ? -1 : value * known->second;
+  if (!(bytes >= 1 && bytes <= 1e15)) {
+    throw Error(ErrorCode::InvalidInput,
+                fmt::format("\"{}\" is no size such as 8, 512K, 1MiB or 16G", text));
+  }
+  return Bytes(static_cast<std::int64_t>(bytes));
+}
+
+}  // namespace foresail::scenarios
