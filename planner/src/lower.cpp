@@ -95,7 +95,7 @@ StageKernels add_kernel_lists(const Plan& plan, int stage, const StageWork& work
 }  // namespace
 
 program::Program lower(const Plan& plan) {
-  const auto ranks = static_cast<int>(plan.placement.device_of.size());
+  const int ranks = job_devices(plan);
   FORESAIL_EXPECT(check_laws(plan.model, plan.layout, plan.training, ranks).empty());
   const Schedule schedule = make_schedule(plan);
   const Communicators communicators(plan);

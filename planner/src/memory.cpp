@@ -145,7 +145,7 @@ MemoryNeed memory_need(const Plan& plan, int stage) {
 Feasibility check(const Plan& plan) {
   Feasibility result;
   const int devices = plan.cluster.nodes * plan.cluster.node.devices;
-  const auto ranks = static_cast<int>(plan.placement.device_of.size());
+  const int ranks = job_devices(plan);
   result.broken = check_laws(plan.model, plan.layout, plan.training, ranks);
   result.memory_limit = device_memory(plan.cluster);
   if (result.broken.empty()) {

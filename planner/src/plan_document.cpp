@@ -142,7 +142,7 @@ Plan load_plan(const std::filesystem::path& path) {
   plan.seed = static_cast<std::uint64_t>(root.at("seed").as_integer(0, INT64_MAX));
   const int devices = device_count(plan);
   plan.placement = read_placement(root.at("placement"), devices);
-  const auto ranks = static_cast<int>(plan.placement.device_of.size());
+  const int ranks = job_devices(plan);
   const auto broken = check_laws(plan.model, plan.layout, plan.training, ranks);
   const std::string stated = root.at("digest").as_string();
   const std::string actual = plan.digest();
@@ -155,6 +155,17 @@ Plan load_plan(const std::filesystem::path& path) {
   const auto misplaced = check_placement(plan.placement, ranks, devices);
   if (!misplaced.empty()) root.at("placement").fail(misplaced.front().message);
   return plan;
+}
+
+int job_devices(const Plan& plan) {
+  const int devices = device_count(plan);
+  if (std::cmp_equal(plan.placement.device_of.size(), devices)) return devices;
+  std::int64_t ranks = 1;
+  for (const int degree : {plan.layout.tp, plan.layout.cp, plan.layout.pp, plan.layout.dp}) {
+    ranks *= degree;
+    if (ranks > devices) return devices;
+  }
+  return static_cast<int>(ranks);
 }
 
 void save_plan(const Plan& plan, const std::filesystem::path& path) {

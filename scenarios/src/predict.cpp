@@ -26,7 +26,7 @@ sim::SimulatorOptions simulator_options(const planner::Plan& plan, const Predict
 }
 
 void set_message_cost(planner::Plan& plan) {
-  const auto ranks = static_cast<int>(plan.placement.device_of.size());
+  const int ranks = planner::job_devices(plan);
   if (!planner::check_laws(plan.model, plan.layout, plan.training, ranks).empty()) return;
   if (plan.layout.pp == 1) return;
   const program::Program program = planner::lower(plan);

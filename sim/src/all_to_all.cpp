@@ -35,9 +35,7 @@ bool is_uniform(const PairBytes& bytes) {
 TransferPlan Network::all_to_all(const PairBytes& bytes, std::span<const DeviceId> devices,
                                  std::uint64_t connection) {
   const std::size_t ranks = devices.size();
-  FORESAIL_EXPECT(ranks > 1);
-  FORESAIL_EXPECT(bytes.ranks == ranks);
-  FORESAIL_EXPECT(bytes.bytes.size() == ranks * ranks);
+  FORESAIL_EXPECT(ranks > 1 && bytes.ranks == ranks && bytes.bytes.size() == ranks * ranks);
   const CollectiveGroup group = group_of(devices, connection);
   const bool is_proxied = options_.nccl.pxn && group.nodes.size() > 1;
   const bool is_gathered = is_proxied && is_uniform(bytes);
@@ -101,20 +99,22 @@ TransferPlan Network::all_to_all(const PairBytes& bytes, std::span<const DeviceI
   plan.algorithm = Algorithm::Pairwise;
   plan.protocol = options_.nccl.protocol == Protocol::Ll ? Protocol::Ll : Protocol::Simple;
   plan.channels = static_cast<int>(group.narrowest());
+  plan.latency = pairwise_latency(group, plan.protocol);
+  return plan;
+}
+
+Duration Network::pairwise_latency(const CollectiveGroup& group,
+                                   topologies::Protocol protocol) const {
   if (is_fitted()) {
-    const double batches = std::ceil(static_cast<double>(ranks - 1) / kPeersPerBatch);
-    plan.latency = duration_from_seconds(
-        1e-6 * (pace_.fitted->base + batches * (group.nodes.size() > 1 ? pace_.fitted->between_nodes
-                                                                       : pace_.fitted->inside)));
-    return plan;
+    const double batches = std::ceil(static_cast<double>(group.ranks() - 1) / kPeersPerBatch);
+    const double step = group.nodes.size() > 1 ? pace_.fitted->between_nodes : pace_.fitted->inside;
+    return duration_from_seconds(1e-6 * (pace_.fitted->base + batches * step));
   }
   topologies::NcclOptions nccl = options_.nccl;
-  nccl.protocol = plan.protocol;
+  nccl.protocol = protocol;
   const NcclCost cost = choose(Collective::AllToAll, Bytes(1), shape_of(group), nccl);
   const topologies::NcclSpec& fitted = cluster_.device().nccl;
-  plan.latency =
-      duration_from_seconds(1e-6 * (fitted.launch_us + fitted.latency_factor * cost.latency_us));
-  return plan;
+  return duration_from_seconds(1e-6 * (fitted.launch_us + fitted.latency_factor * cost.latency_us));
 }
 
 }  // namespace foresail::sim
