@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/graph/adjacency_list.hpp>
 #include <boost/graph/push_relabel_max_flow.hpp>
 
@@ -79,6 +80,72 @@ TEST(Bisection, RailPodsMeetBelowTheCore) {
   options.fabric.aggregation_uplinks = 1;
   options.fabric.switch_ports = 0;
   expect_bisection_is_the_greatest_flow(Cluster(options));
+}
+
+// Both planes of HPN carry half each.
+TEST(Bisection, CountsBothPlanes) {
+  expect_bisection_is_the_greatest_flow(cluster_of("{name: hpn, gpus: 2048}"));
+}
+
+Cluster::Options flat(FabricKind kind, int nodes) {
+  Cluster::Options options;
+  options.name = "flat";
+  options.device.nvlink = 100_Gbps;
+  options.node = {.devices = 1, .nics = 1, .nic_bandwidth = 1000_Gbps, .cores = 0};
+  options.fabric.kind = kind;
+  options.nodes = nodes;
+  return options;
+}
+
+// A torus of N nodes is cut through 2 N / n cables along its longest dimension n, wherever that
+// stands; each carries 100 Gb/s one way.
+TEST(Bisection, OfATorusIsItsCutAlongTheLongestDimension) {
+  for (const std::vector<int>& sizes :
+       {std::vector<int>{8, 2, 3}, {3, 8, 2}, {2, 3, 8}, {4, 4, 4}, {6}}) {
+    int nodes = 1;
+    for (const int size : sizes) nodes *= size;
+    Cluster::Options options = flat(FabricKind::Torus, nodes);
+    options.fabric.torus = {sizes, 100_Gbps};
+    const int longest = *std::ranges::max_element(sizes);
+    EXPECT_EQ(bisection_bandwidth(Cluster(options)), Bandwidth::gbps(2 * nodes / longest * 100));
+  }
+}
+
+// 4 groups of 3 routers with one global cable each: 2 * 2 pairs of groups across.
+TEST(Bisection, OfADragonflyIsItsGlobalCables) {
+  Cluster::Options options = flat(FabricKind::Dragonfly, 12);
+  options.fabric.dragonfly = {1, 3, 1, 4, 500_Gbps, 70_Gbps};
+  const Bisection found = bisection(Cluster(options));
+  EXPECT_EQ(found.bandwidth, Bandwidth::gbps(4 * 70));
+  EXPECT_EQ(found.method, "greatest flow from the first half of the nodes to the second");
+  EXPECT_TRUE(found.tiers.empty());
+}
+
+// One of 64 uplinks of the first half is missing, another is half as fast.
+TEST(Bisection, OfARewiredClosIsWhatIsReallyThere) {
+  const std::string planned = "{name: jeanzay_like, gpus: 96}";  // 2 leaves, 24 uplinks each
+  const std::string wired =
+      "{name: jeanzay_like, gpus: 96, wiring: [{remove: leaf0->spine0}, {cable: "
+      "\"leaf1->spine0#2\", bandwidth: 50 Gb/s}]}";
+  EXPECT_EQ(bisection_bandwidth(cluster_of(planned)), Bandwidth::gbps(24 * 100));
+  EXPECT_EQ(bisection_bandwidth(cluster_of(wired)), Bandwidth::gbps(23 * 100));
+  const Bisection found = bisection(cluster_of(planned));
+  ASSERT_EQ(found.tiers.size(), 2U);
+  EXPECT_EQ(found.tiers[1].tier, "leaf");
+  EXPECT_EQ(found.tiers[1].bandwidth, Bandwidth::gbps(24 * 100));
+}
+
+// As many as uplinks where all are shortest; on a torus also the detours: one per neighbour.
+TEST(DisjointPaths, AreLimitedByTheFewestLinksOnTheWay) {
+  EXPECT_EQ(
+      disjoint_paths(cluster_of("{name: megascale, gpus: 4096}"), device_id(0), device_id(4095)),
+      32);
+  const Cluster hpn = cluster_of("{name: hpn, gpus: 2048}");
+  EXPECT_EQ(disjoint_paths(hpn, device_id(0), device_id(1024)), 2 * 60);
+  EXPECT_EQ(disjoint_paths(hpn, device_id(0), device_id(8)), 0);  // the same ToRs
+  const Cluster torus = cluster_of("{name: torus_3d, gpus: 512}");
+  EXPECT_EQ(disjoint_paths(torus, device_id(0), device_id(1)), 6);
+  EXPECT_EQ(count_routes(torus, device_id(0), device_id(1)).paths, 1);
 }
 
 }  // namespace

@@ -150,18 +150,34 @@ Document to_document(const Cluster::Options& options);
 
 /// What `next_hops` offers between the NICs of two devices.
 struct RouteCount {
-  int hops = 0;            ///< links from NIC to NIC
+  int hops = 0;            ///< links from NIC to NIC; 0 if there is no way
   std::int64_t paths = 0;  ///< equal-cost paths, parallel links counted apart
 };
 /// Requires devices with different NICs.
 RouteCount count_routes(const Cluster& cluster, DeviceId from, DeviceId to);
+/// How many ways, of any length, lead from the switches of one device's NIC to those of the other's
+/// with no link in common (the greatest flow of unit capacities); 0 where they share a switch.
+int disjoint_paths(const Cluster& cluster, DeviceId from, DeviceId to);
 
-/// One direction between two halves of the nodes (whole groups and pods on either side): half of
-/// the narrowest tier that such traffic crosses. Zero without a fabric.
+/// Bandwidth in one direction between two halves of the nodes.
+struct Bisection {
+  struct Crossing {
+    std::string tier;  ///< "nodes", or the tier whose uplinks these are
+    Bandwidth bandwidth;
+  };
+  Bandwidth bandwidth;
+  std::string method;           ///< how it was computed and where the halves meet
+  std::vector<Crossing> tiers;  ///< of a Clos wired as planned: half of each tier that is crossed
+};
+/// Of a Clos wired as planned, with whole groups and pods on either side: half of the narrowest
+/// tier that such traffic crosses. Otherwise the greatest flow that the NICs of the first half of
+/// the nodes can send to those of the second, where a torus is cut along its longest dimension.
+/// Zero without a fabric.
+Bisection bisection(const Cluster& cluster);
 Bandwidth bisection_bandwidth(const Cluster& cluster);
 
 /// Table for people: devices, node, tiers with ports, bandwidth and oversubscription per tier,
-/// bisection bandwidth.
+/// bisection bandwidth, path diversity between the first device and the farthest ones.
 std::string summary(const Cluster& cluster);
 /// The same as data.
 Document summary_document(const Cluster& cluster);
