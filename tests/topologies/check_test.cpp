@@ -156,6 +156,20 @@ TEST(CheckWiring, DualTorIsCleanAndANicWithOnePortIsNot) {
   }
 }
 
+TEST(CheckWiring, OnePortOnAnotherRailIsAQuarterOfTheNode) {
+  const Cluster cluster = cluster_of(std::string(kPlanes) + "}");
+  const auto port = [&](const char* nic) {
+    return cluster.link_name(cluster.nic_ports(*cluster.find_vertex(nic)).front());
+  };
+  const auto findings = check_graph(
+      kPlanes, "{swap: [\"" + port("node2.nic0") + "\", \"" + port("node2.nic1") + "\"]}");
+  // Neither NIC shares all its leaves with its peers, but each shares one.
+  ASSERT_FALSE(findings.empty());
+  EXPECT_THAT(findings[0].kind, FindingKind::RailSwap);
+  EXPECT_THAT(findings[0].vertices[0], "node2.nic0");
+  EXPECT_DOUBLE_EQ(findings[0].bandwidth_lost, 0.25);  // one of four ports of the node
+}
+
 TEST(CheckWiring, APlaneWithHalfTheUplinksIsAsymmetric) {
   // Every cable of one plane at half speed: half of all uplinks, so that no cable is in a minority.
   GraphSpec graph = as_graph(cluster_of(std::string(kPlanes) + "}")).fabric.graph;

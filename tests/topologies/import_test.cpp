@@ -170,13 +170,10 @@ TEST(NcclTopology, NamesWhatLooksWrong) {
 
 TEST(NcclTopology, WithoutSpeedsOrAKnownDeviceItSaysSo) {
   const std::string text =
-      "<system version=\"1\"><cpu numaid=\"0\"><pci busid=\"0000:00:05.0\" link_speed=\"Unknown\" "
+      "<system version=\"1\"><cpu numaid=\"0\"><pci busid=\"0000:00:05.0\" link_speed=\"Unknown "
+      "speed\" "
       "link_width=\"255\"><gpu dev=\"0\" sm=\"80\" rank=\"0\" gdr=\"1\"/></pci></cpu></system>";
-  EXPECT_THAT(complaint(text, std::nullopt),
-              StartsWith("f:1: pci \"0000:00:05.0\": link_width \"255\" is not in 0..32"));
-  std::string zero = text;
-  zero.replace(zero.find("255"), 3, "0");
-  const ImportedTopology node = import_topology(zero, "f", {});
+  const ImportedTopology node = import_topology(text, "f", {});
   EXPECT_TRUE(node.pcie_switches.empty());
   EXPECT_EQ(node.device, "a100_80");
   EXPECT_THAT(node.remarks, Contains(HasSubstr("a virtual machine?")));

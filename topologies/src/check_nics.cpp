@@ -168,7 +168,15 @@ void RailVote::report(const Astray& one, const Astray* other) {
   finding.kind = FindingKind::RailSwap;
   finding.severity = one.is_clear ? Severity::Error : Severity::Warning;
   finding.vertices = {view_.name(nic)};
-  std::int64_t moved = view_.capacity(nic);
+  // Of a NIC with several ports only those on the wrong leaf leave the rail.
+  const auto astray_capacity = [&](const Astray& astray) {
+    Leaves wrong;
+    std::ranges::set_difference(astray.is, astray.should, std::back_inserter(wrong));
+    const std::int64_t all = view_.capacity(nic_vertex(astray.node, astray.nic));
+    return all * static_cast<std::int64_t>(wrong.size()) /
+           static_cast<std::int64_t>(astray.is.size());
+  };
+  std::int64_t moved = astray_capacity(one);
   FoundFinding found;
   const auto add = [&](const Astray& astray) {
     const VertexId id = nic_vertex(astray.node, astray.nic);
@@ -187,7 +195,7 @@ void RailVote::report(const Astray& one, const Astray* other) {
   if (other != nullptr) {
     const VertexId second = nic_vertex(other->node, other->nic);
     finding.vertices.push_back(view_.name(second));
-    if (other->node == one.node) moved += view_.capacity(second);
+    if (other->node == one.node) moved += astray_capacity(*other);
     add(*other);
     finding.message = fmt::format("{} and {} are swapped: {} is on {}, {} on {}", view_.name(nic),
                                   view_.name(second), view_.name(nic), names_of(view_, one.is),

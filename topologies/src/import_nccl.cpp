@@ -106,7 +106,7 @@ class Parser {
   void read_gpu(const Tree& tree, const Where& where);
   void read_nic(const Tree& tree, const Where& where);
   Where below(const Tree& pci, const Where& where);
-  Bandwidth link_of(const Tree& pci, const std::string& busid) const;
+  Bandwidth link_of(const Tree& pci) const;
   std::string attribute(const Tree& tree, const char* name) const;
   int number(const Tree& tree, const char* name, const std::string& busid) const;
   /// The line where `busid` first stands; 1 if nowhere.
@@ -141,27 +141,24 @@ int Parser::number(const Tree& tree, const char* name, const std::string& busid)
   return *value;
 }
 
-Bandwidth Parser::link_of(const Tree& pci, const std::string& busid) const {
+/// Virtual machines say "Unknown speed", widths of 0 or 255, or nothing at all.
+Bandwidth Parser::link_of(const Tree& pci) const {
   const std::string speed = attribute(pci, "link_speed");
-  const std::string width = attribute(pci, "link_width");
-  const auto lanes = number_of(width);
-  if (!width.empty() && (!lanes || *lanes > 32)) {
-    fail_at(file_, line_of(busid),
-            fmt::format("pci {}: link_width {} is not in 0..32", shown(busid), shown(width)));
-  }
+  const auto lanes = number_of(attribute(pci, "link_width"));
+  if (!lanes || *lanes > 32) return {};
   const std::string_view transfers = std::string_view(speed).substr(0, speed.find(' '));
   for (const LaneRate& lane : kLanes) {
-    if (lane.transfers != transfers || !lanes) continue;
+    if (lane.transfers != transfers) continue;
     return Bandwidth::bps(static_cast<std::int64_t>(*lanes * lane.gigabits * 1e9));
   }
-  return {};  // virtual machines say "Unknown" and 0 or 255
+  return {};
 }
 
 Parser::Where Parser::below(const Tree& pci, const Where& where) {
   Where inner = where;
   inner.busid = attribute(pci, "busid");
   inner.pci_device = attribute(pci, "device");
-  inner.link = link_of(pci, inner.busid);
+  inner.link = link_of(pci);
   // What hangs below the same port of a CPU shares a switch, however many tiers it has.
   if (inner.group < 0) inner.group = groups_++;
   return inner;
