@@ -74,7 +74,7 @@ TEST(Sweep, SaysWhatBoundsASize) {
 }
 
 TEST(Sweep, SameInputSameTimesAndSeedsDiffer) {
-  const Cluster cluster(cluster_options("{name: gb200_nvl72, gpus: 576}"));
+  const Cluster cluster(cluster_options("{name: gb200_nvl72, gpus: 1152}"));
   SweepOptions options = large(Operation::AllReduce, Algorithm::Ring);
   const Duration first = sweep(cluster, options).points[0].time;
   EXPECT_EQ(sweep(cluster, options).points[0].time, first);
@@ -203,7 +203,13 @@ TEST(Compare, RecognisesCollisionsAndTheirAbsence) {
   sprayed.network.routing = topologies::Routing::Spray;
   const Comparison without = diagnosed(
       cluster, [](SweepOptions& o) { o.network.routing = topologies::Routing::Spray; }, hashed);
-  EXPECT_EQ(without.hypotheses.front().name, "no_collisions") << to_text(without);
+  // Eight queue pairs spread this fabric's few rings as well: both fit, and the report says so.
+  const auto spread =
+      std::ranges::find(without.hypotheses, std::string("no_collisions"), &Hypothesis::name);
+  ASSERT_NE(spread, without.hypotheses.end());
+  EXPECT_LT(spread->error, 0.002) << to_text(without);
+  EXPECT_TRUE(without.has_explanation());
+  EXPECT_THAT(to_text(without), HasSubstr("spread over all paths"));
   const auto collide = [](SweepOptions& o) {
     o.network.routing = topologies::Routing::Ecmp;
     o.network.hash_seeds = topologies::HashSeeds::One;

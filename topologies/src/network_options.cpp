@@ -9,8 +9,8 @@ constexpr int kQueuePairsMax = 128;  // NCCL_IB_QPS_PER_CONNECTION
 constexpr int kChannelsMax = 64;     // NCCL's MAXCHANNELS
 
 NcclOptions read_nccl(const Yaml& node) {
-  node.allow_only({"algorithm", "protocol", "nvls", "channels", "cross_nic", "pxn",
-                   "gpudirect", "ib_timeout", "ib_retry_count", "adaptive_retransmission"});
+  node.allow_only({"algorithm", "protocol", "nvls", "channels", "cross_nic", "pxn", "gpudirect",
+                   "ib_timeout", "ib_retry_count", "adaptive_retransmission"});
   NcclOptions options;
   const auto read_count = [&](const char* key, int& to, int low, int high) {
     if (const auto value = node.find(key)) to = static_cast<int>(value->as_integer(low, high));

@@ -31,8 +31,8 @@ struct NodeSpec {
   /// every step of a collective between nodes.
   Duration nic_latency{};
   CpuVendor cpu_vendor = CpuVendor::Intel;
-  int cores = 0;            ///< CPU hosts: cores that the ranks share
-  Bytes memory;             ///< CPU hosts: shared by the ranks
+  int cores = 0;  ///< CPU hosts: cores that the ranks share
+  Bytes memory;   ///< CPU hosts: shared by the ranks
   friend bool operator==(const NodeSpec&, const NodeSpec&) = default;
 };
 

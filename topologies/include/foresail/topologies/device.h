@@ -93,9 +93,9 @@ template <>
 inline constexpr auto kNames<topologies::DeviceKind> = std::to_array<Named<topologies::DeviceKind>>(
     {{topologies::DeviceKind::Gpu, "gpu"}, {topologies::DeviceKind::Cpu, "cpu"}});
 template <>
-inline constexpr auto kNames<topologies::Generation> =
-    std::to_array<Named<topologies::Generation>>({{topologies::Generation::Volta, "volta"},
-                                                  {topologies::Generation::Ampere, "ampere"},
-                                                  {topologies::Generation::Hopper, "hopper"},
-                                                  {topologies::Generation::Blackwell, "blackwell"}});
+inline constexpr auto kNames<topologies::Generation> = std::to_array<Named<topologies::Generation>>(
+    {{topologies::Generation::Volta, "volta"},
+     {topologies::Generation::Ampere, "ampere"},
+     {topologies::Generation::Hopper, "hopper"},
+     {topologies::Generation::Blackwell, "blackwell"}});
 }  // namespace foresail
