@@ -36,7 +36,7 @@ TEST(NetworkOptions, DocumentReadsBackEqual) {
   options.split_data = options.hash_queue_pair = true;
   options.sharing = Sharing::Pfc;
   options.tolerance = 1e-3;
-  options.nccl = {Algorithm::NvlsTree, Protocol::Ll128, 8, 0, false, false, 22, 5, true};
+  options.nccl = {Algorithm::NvlsTree, Protocol::Ll128, false, 8, 0, false, false, 22, 5, true};
   EXPECT_EQ(read_text(to_yaml(to_document(options))), options);
 }
 
