@@ -43,7 +43,7 @@ std::vector<Change> changes_of(const Sweep& base) {
       {"slow_rail", "the first NIC of every node at half rate",
        [](Cluster::Options&, SweepOptions& o) { o.impairment.nic_of_rail_0 = 0.5; }},
       {"slow_node", "NVLink and NICs of one node at two thirds of their rate",
-       [](Cluster::Options&, SweepOptions& o) { o.impairment.links_of_node_0 = 2.0 / 3; }},
+       [](Cluster::Options&, SweepOptions& o) { o.impairment.links_of_a_node = 2.0 / 3; }},
       {"missing_nic", "one NIC of every node is not used",
        [](Cluster::Options&, SweepOptions& o) { o.impairment.nics_missing = 1; }},
       {"missing_half_nics", "half of the NICs of every node are not used",

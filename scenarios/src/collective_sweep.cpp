@@ -39,6 +39,7 @@ Collective collective_of(Operation operation) {
 sim::NetworkPace pace_of(const Cluster& cluster, const Impairment& impairment) {
   sim::NetworkPace pace = sim::nccl_pace(cluster.device());
   const topologies::NodeSpec& node = cluster.node();
+  const int middle = cluster.options().nodes / 2;
   for (int i = 0; i < impairment.nics_missing; ++i) {
     pace.missing_nics.push_back(node.devices - 1 - i);
   }
@@ -48,9 +49,9 @@ sim::NetworkPace pace_of(const Cluster& cluster, const Impairment& impairment) {
   for (std::uint32_t l = 0; l < cluster.links().size(); ++l) {
     const topologies::Link& link = cluster.links()[LinkId{l}];
     double fraction = 1;
-    if (impairment.links_of_node_0 < 1 &&
-        touches(link, [](const topologies::Vertex& v) { return v.node == 0; })) {
-      fraction *= impairment.links_of_node_0;
+    if (impairment.links_of_a_node < 1 &&
+        touches(link, [&](const topologies::Vertex& v) { return v.node == middle; })) {
+      fraction *= impairment.links_of_a_node;
     }
     if (impairment.nic_of_rail_0 < 1 && touches(link, [](const topologies::Vertex& v) {
           return v.kind == topologies::VertexKind::Nic && v.index == 0;
@@ -234,7 +235,7 @@ Sweep sweep(const Cluster& cluster, const SweepOptions& options) {
     for (std::size_t i = 0; i < options.sizes.size(); ++i) {
       const Run run = bench.measure(options.sizes[i]);
       SweepPoint& point = result.points[i];
-      point.time += run.time / options.seeds;
+      point.time += run.time;
       if (s == 0 || run.time < point.time_min) point.time_min = run.time;
       if (s > 0 && run.time <= point.time_max) continue;
       // What is said of a size is said of its slowest draw.
@@ -250,6 +251,7 @@ Sweep sweep(const Cluster& cluster, const SweepOptions& options) {
     }
   }
   for (SweepPoint& point : result.points) {
+    point.time /= options.seeds;
     const double seconds = to_seconds(point.time);
     point.algorithm_bandwidth = static_cast<double>(point.size.count()) / seconds / 1e9;
     point.bus_bandwidth = point.algorithm_bandwidth * bus_factor(options.operation, result.ranks);

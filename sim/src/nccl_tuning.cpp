@@ -255,11 +255,17 @@ double tree_bus(std::size_t protocol, const NcclShape& shape, const ChannelGraph
   return bus;
 }
 
-// GB/s per GPU that multicast and in-switch reduction reach on NVLink.
+int nvls_channels(const NcclShape& shape) {
+  return shape.channels > 0 ? shape.channels : kNvlsChannels[row_of(shape.generation)];
+}
+
+// GB/s per GPU that multicast and in-switch reduction reach on NVLink; fewer channels than NCCL
+// takes by itself copy less in proportion.
 double nvls_link(const NcclShape& shape) {
   const std::size_t row = row_of(shape.generation);
-  const double channels = kNvlsChannels[row];
-  return shape.nvlink * kNvlsEfficiency[row] * (channels - 1) / channels;
+  const double usual = kNvlsChannels[row];
+  return shape.nvlink * kNvlsEfficiency[row] * (usual - 1) / usual *
+         std::min(1.0, nvls_channels(shape) / usual);
 }
 
 double bus_of(Collective kind, Algorithm algorithm, std::size_t protocol, const NcclShape& shape,
@@ -274,7 +280,7 @@ double bus_of(Collective kind, Algorithm algorithm, std::size_t protocol, const 
     case Algorithm::NvlsTree: {
       const double inter = graph.bus() * (shape.nodes == 2 ? 2 : 1);
       return std::min({2 * nvls_link(shape), inter,
-                       kNvlsChannels[row] * kNvlsTreePerChannel[row][scale_of(shape.nodes)]});
+                       nvls_channels(shape) * kNvlsTreePerChannel[row][scale_of(shape.nodes)]});
     }
     case Algorithm::Pat:
       return graph.bus() * 0.75;
@@ -314,7 +320,7 @@ double nvls_chunk(double bytes, double slots, const NcclShape& shape, Algorithm 
 
 double nvls_fill(Algorithm algorithm, double bytes, const NcclShape& shape, double bandwidth) {
   const double heads = std::min(shape.ranks_per_node(), static_cast<double>(kNvlsHeadsMax));
-  const double slots = kNvlsChannels[row_of(shape.generation)] * heads;
+  const double slots = nvls_channels(shape) * heads;
   const double loop = std::min(bytes, slots * nvls_chunk(bytes, slots, shape, algorithm));
   double fill = 2 * loop / (1000 * bandwidth);  // scatter, reduce and multicast, gather
   if (algorithm == Algorithm::NvlsTree) {
@@ -409,7 +415,7 @@ std::optional<NcclCost> nccl_cost(Collective kind, Algorithm algorithm, Protocol
         shape.generation == Generation::Volta ? kRingPlateauBeforeAmpere : kRingPlateau;
   }
   if (algorithm == Algorithm::Nvls || algorithm == Algorithm::NvlsTree) {
-    cost.channels = kNvlsChannels[row_of(shape.generation)];
+    cost.channels = nvls_channels(shape);
     cost.copy_bandwidth = nvls_link(shape) * nvls_ratio(kind, shape.ranks_per_node());
     cost.fill_us = nvls_fill(algorithm, size, shape, cost.copy_bandwidth);
   } else if (algorithm == Algorithm::Tree || algorithm == Algorithm::Pat || p != kSimple) {

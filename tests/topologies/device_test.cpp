@@ -9,6 +9,8 @@
 namespace foresail::topologies {
 namespace {
 
+using ::testing::HasSubstr;
+
 constexpr std::string_view kDevice = R"(name: tiny
 peak_16: 10 TFLOP/s
 peak_32: 5 TFLOP/s
@@ -41,6 +43,19 @@ TEST(Device, UnstatedConstantsKeepTheirDefaults) {
   EXPECT_EQ(device.constants, expected);
   EXPECT_EQ(device.kind, DeviceKind::Gpu);
   EXPECT_EQ(device.nvlink, Bandwidth());
+}
+
+TEST(Device, NcclMappingReadsBackEqualAndRefusesNonsense) {
+  const std::string nccl =
+      "nccl: {generation: hopper, launch_us: 21.5, latency_factor: 0.9, provenance: one table}\n";
+  const DeviceSpec device = read_text(std::string(kDevice) + nccl);
+  EXPECT_EQ(device.nccl.generation, Generation::Hopper);
+  EXPECT_EQ(device.nccl.launch_us, 21.5);
+  EXPECT_EQ(read_text(to_yaml(to_document(device))), device);
+  EXPECT_THAT(complaint(std::string(kDevice) + "nccl: {generation: kepler}\n"),
+              HasSubstr("device.yaml:7: nccl.generation"));
+  EXPECT_THAT(complaint(std::string(kDevice) + "nccl: {generation: volta, latency_factor: 0}\n"),
+              HasSubstr("nccl.latency_factor: must be positive"));
 }
 
 TEST(Device, PeakFollowsTheNumberFormat) {

@@ -25,7 +25,7 @@ double bus_factor(Operation operation, int ranks);
 /// What is wrong with the machine, beside what the cluster and the network's options say.
 struct Impairment {
   double nic_of_rail_0 = 1;    ///< of the rate of the first NIC of every node
-  double links_of_node_0 = 1;  ///< of the rate of NVLink and NICs of the first node
+  double links_of_a_node = 1;  ///< of the rate of NVLink and NICs of one node in the middle
   int nics_missing = 0;        ///< of every node, from the last
 };
 
