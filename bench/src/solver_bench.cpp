@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "../../tests/sim/fat_tree.h"
+#include "fat_tree.h"
 #include "foresail/base/rng.h"
 #include "foresail/sim/flow_set.h"
 #include "foresail/sim/fluid_network.h"

@@ -44,9 +44,10 @@ struct FluidOptions {
   /// A solve of more than this share of the active flows (and of more than 64 flows) starts from
   /// scratch. 0: always from scratch; 1: never.
   double full_fill_share = 0.2;
-  /// How many rates of patterns solved from scratch are remembered; 0: none. Never changes an
-  /// answer: a fill from scratch depends on the set of active routes and the capacities alone.
-  std::size_t remembered_rates = std::size_t{1} << 22;
+  /// How many rates of patterns solved from scratch are remembered (24 bytes each); 0: none. Never
+  /// changes an answer: a fill from scratch depends on the set of active routes and the capacities
+  /// alone.
+  std::size_t remembered_rates = std::size_t{1} << 20;
 };
 
 /// What a route asks for beside its pipes.
