@@ -68,6 +68,10 @@ int run(const Options& options) {
   const std::string program_text = program::to_text(program);
   if (!options.program_file.empty()) write_file(options.program_file, program_text);
   planner::save_plan(plan, options.output);
+  const scenarios::Conditions& met = scenario.conditions;
+  if (met.jitter.sigma > 0 || !met.faults.empty() || !met.traffic.empty() || !met.jobs.empty()) {
+    remark(options.common, "jitter, faults, traffic and other jobs are no part of a Plan");
+  }
   document["plan"] = options.output;
   document["plan_digest"] = plan.digest();
   document["program_digest"] = program::program_digest(program);

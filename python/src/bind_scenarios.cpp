@@ -36,7 +36,12 @@ Answer simulate(const Scenario& scenario, const OptionalText& fidelity, const Op
   std::optional<program::Profile> measured;
   if (profile) measured = program::load_profile(*profile);
   options.profile = measured ? &*measured : nullptr;
+  options.conditions = &scenario.conditions;
   Answer answer = scenarios::simulate(scenario.plan, options);
+  if (!answer.failure.empty()) {
+    throw Error(ErrorCode::InvalidInput,
+                scenario.path.string() + ": the job fails: " + answer.failure);
+  }
   if (!answer.result) {
     throw Error(ErrorCode::InvalidInput,
                 scenario.path.string() + ": infeasible\n" + scenarios::reasons(answer.feasibility));

@@ -10,6 +10,7 @@
 #include "critical_path.h"
 #include "foresail/base/quantity.h"
 #include "foresail/scenarios/predict.h"
+#include "foresail/topologies/check.h"
 
 namespace foresail::scenarios {
 namespace {
@@ -181,6 +182,18 @@ void add_busiest_links(const sim::StepOutcome& outcome, std::vector<std::string>
   }
 }
 
+void add_wiring(const Plan& plan, std::vector<std::string>& evidence) {
+  const std::vector<topologies::Finding> findings =
+      topologies::check_wiring(topologies::Cluster(plan.cluster));
+  for (std::size_t i = 0; i < std::min(findings.size(), kNamed); ++i) {
+    evidence.push_back(
+        fmt::format("topology check: {}: {}", to_string(findings[i].kind), findings[i].message));
+  }
+  if (findings.size() > kNamed) {
+    evidence.push_back(fmt::format("topology check: and {} more", findings.size() - kNamed));
+  }
+}
+
 void accuse_wiring(const Inquiry& inquiry, Accusation& accuse) {
   const topologies::Wiring& wiring = inquiry.plan().cluster.wiring;
   for (std::size_t i = 0; i < wiring.size(); ++i) {
@@ -239,6 +252,7 @@ Explanation explain_step(const Plan& plan, const SimulateOptions& options) {
   }
   std::ranges::stable_sort(explanation.causes,
                            [](const Cause& a, const Cause& b) { return a.cost > b.cost; });
+  add_wiring(plan, explanation.evidence);
   if (base.failure.empty()) {
     add_critical_path(inquiry, base, explanation.evidence);
     add_slow_units(inquiry, base, explanation.evidence);

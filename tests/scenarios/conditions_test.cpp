@@ -180,6 +180,7 @@ TEST(Explain, NamesTheCulprit) {
   EXPECT_EQ(swapped.causes.front().name, "wiring: swap node3.nic0 with node3.nic1");
   EXPECT_GT(swapped.causes.front().cost, Duration{});
   EXPECT_EQ(swapped.causes.front().cost, swapped.iteration - healthy.iteration);
+  EXPECT_THAT(evidence_of(swapped), HasSubstr("rail_swap: node3.nic0 and node3.nic1 are swapped"));
 }
 
 TEST(Explain, AJobThatFailsSaysWhatWouldKeepItAlive) {
