@@ -345,7 +345,7 @@ void StepEngine::start_collective(const Gathering& gathering) {
   const std::uint32_t id = new_transfer(gathering.ready, latency);
   const double scale =
       beside_compute ? 1 + context_.cluster.device().constants.overlap_inefficiency : 1;
-  for (const TransferPlan& plan : plans) launch(id, plan.routes, plan.amount * scale);
+  for (const TransferPlan& plan : plans) launch(id, plan, scale);
   if (transfers_[id].flows_left == 0) {
     events_.schedule_at(events_.now() + latency, {EventKind::TransferDone, id, 0});
   }
@@ -381,6 +381,25 @@ void StepEngine::launch(std::uint32_t transfer, std::span<const RouteId> routes,
   ++transfers_[transfer].flows_left;
   events_.schedule_at(events_.now() + duration_from_seconds(amount / slowest),
                       {EventKind::TransferDone, transfer, 1});
+}
+
+// The same for a collective, whose flows may differ in size, `scale` times as large.
+void StepEngine::launch(std::uint32_t transfer, const TransferPlan& plan, double scale) {
+  if (plan.routes.empty()) return;
+  if (context_.options.fidelity != Fidelity::Flow) {
+    ++transfers_[transfer].flows_left;
+    events_.schedule_at(events_.now() + duration_from_seconds(plan.link_seconds * scale),
+                        {EventKind::TransferDone, transfer, 1});
+    return;
+  }
+  if (plan.amounts.empty()) {
+    launch(transfer, plan.routes, plan.amount * scale);
+    return;
+  }
+  transfers_[transfer].flows_left += static_cast<std::uint32_t>(plan.routes.size());
+  for (std::size_t r = 0; r < plan.routes.size(); ++r) {
+    network_.fluid().start(plan.routes[r], plan.amounts[r] * scale, transfer, events_.now());
+  }
 }
 
 void StepEngine::finish_transfer(std::uint32_t transfer) {
