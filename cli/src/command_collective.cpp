@@ -14,7 +14,7 @@ namespace {
 
 struct Options {
   Common common;
-  std::string cluster, operation = "all_reduce", min = "8", max = "16GiB";
+  std::string cluster, operation, min = "8", max = "16GiB";
   double factor = 2;
   int gpus = 0, seeds = 1, channels = 0;
   std::string network_file, algorithm, protocol, log_file;
@@ -61,7 +61,9 @@ topologies::NetworkOptions network_of(const Options& options) {
 int run(const Options& options) {
   const topologies::Cluster cluster = cluster_of(options);
   scenarios::SweepOptions sweep;
-  sweep.operation = choice_of<scenarios::Operation>(options.operation, "--op");
+  if (!options.operation.empty()) {
+    sweep.operation = choice_of<scenarios::Operation>(options.operation, "--op");
+  }
   sweep.network = network_of(options);
   sweep.fidelity = options.common.fidelity_choice();
   sweep.seed = options.common.seed.value_or(1);
@@ -89,7 +91,8 @@ Command add_collective(CLI::App& root) {
   app->add_option("--gpus", options->gpus, "size, instead of the file's own")
       ->check(CLI::PositiveNumber);
   app->add_option("--op", options->operation,
-                  "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, sendrecv");
+                  "all_reduce (default; of a log: its own), all_gather, reduce_scatter, broadcast, "
+                  "all_to_all, sendrecv");
   app->add_option("--min", options->min, "smallest size (8)");
   app->add_option("--max", options->max, "largest size (16GiB)");
   app->add_option("--factor", options->factor, "from size to size (2)");

@@ -251,7 +251,7 @@ void StepEngine::start_collective(const Gathering& gathering) {
   const std::uint32_t id = new_transfer(gathering.ready, latency);
   const double scale =
       beside_compute ? 1 + context_.cluster.device().constants.overlap_inefficiency : 1;
-  for (const TransferPlan& plan : plans) launch(id, plan.routes, plan.amount * scale);
+  for (const TransferPlan& plan : plans) launch(id, plan, scale);
   if (transfers_[id].flows_left == 0) {
     schedule(events_.now() + latency, EventKind::TransferDone, id);
   }
@@ -287,6 +287,25 @@ void StepEngine::launch(std::uint32_t transfer, std::span<const RouteId> routes,
   }
   ++transfers_[transfer].flows_left;
   schedule(events_.now() + duration_from_seconds(amount / slowest), EventKind::FlowDone, transfer);
+}
+
+// The same for a collective, whose flows may differ in size, `scale` times as large.
+void StepEngine::launch(std::uint32_t transfer, const TransferPlan& plan, double scale) {
+  if (plan.routes.empty()) return;
+  if (context_.options.fidelity != Fidelity::Flow) {
+    ++transfers_[transfer].flows_left;
+    schedule(events_.now() + duration_from_seconds(plan.link_seconds * scale), EventKind::FlowDone,
+             transfer);
+    return;
+  }
+  if (plan.amounts.empty()) {
+    launch(transfer, plan.routes, plan.amount * scale);
+    return;
+  }
+  transfers_[transfer].flows_left += static_cast<std::uint32_t>(plan.routes.size());
+  for (std::size_t r = 0; r < plan.routes.size(); ++r) {
+    launcher_({transfer, plan.amounts[r] * scale, std::span(&plan.routes[r], 1)});
+  }
 }
 
 void StepEngine::op_done(std::uint32_t unit, std::uint32_t op) {

@@ -114,6 +114,7 @@ class StepEngine {
   void start_collective(const Gathering& gathering);
   std::uint32_t new_transfer(std::vector<OpRef> ops, Duration latency);
   void launch(std::uint32_t transfer, std::span<const RouteId> routes, double amount);
+  void launch(std::uint32_t transfer, const TransferPlan& plan, double scale);
   void mark_started(OpRef ref);
   void finish_op(OpRef ref);
   GroupKey group_of(OpRef ref) const;

@@ -64,6 +64,16 @@ TEST(Collective, TimeGrowsWithBytesAndRanks) {
             seconds(cluster, Collective::AllGather, 64_MiB, 128));
 }
 
+TEST(Collective, AllToAllIsLimitedByWhatLeavesTheNode) {
+  // Two nodes of 8: each GPU sends 8 of 16 parts by its NIC; 15 peers are two batches of eight.
+  const topologies::Cluster cluster(small_clos(2));
+  const auto& constants = cluster.device().constants;
+  const double nic = cluster.node().nic_bandwidth.bytes_per_second() * constants.nic;
+  const double expected = 1e-6 * (constants.collective_base_us + 2 * constants.network_step_us) +
+                          0.5 * static_cast<double>((1_GiB).count()) / nic;
+  EXPECT_NEAR(seconds(cluster, Collective::AllToAll, 1_GiB, 16), expected, 1e-9);
+}
+
 TEST(Message, CrossesTheFabricAtNicSpeedAfterItsLatency) {
   const topologies::Cluster cluster(small_clos(16));
   const auto& constants = cluster.device().constants;
