@@ -13,7 +13,7 @@ namespace {
 
 struct Options {
   Common common;
-  std::string scenario, profile;
+  std::string scenario, profile, links_file;
   int seeds = 1;
 };
 
@@ -23,6 +23,16 @@ void write_trace(const std::string& path, const scenarios::Answer& answer) {
   } else {
     write_file(path, program::to_document(answer.trace).dump() + "\n");
   }
+}
+
+// One line per link, for a spreadsheet.
+void write_links(const std::string& path, const std::vector<sim::LinkLoad>& links) {
+  std::string text = "link,carried_bytes,utilisation,sharers_max,limiting_s\n";
+  for (const sim::LinkLoad& link : links) {
+    text += fmt::format("{},{},{:.9g},{},{:.9g}\n", link.name, link.carried.count(),
+                        link.utilisation, link.sharers_max, to_seconds(link.limiting));
+  }
+  write_file(path, text);
 }
 
 int run(const Options& options) {
@@ -35,6 +45,7 @@ int run(const Options& options) {
   simulate.seed = options.common.seed;
   simulate.profile = profile ? &*profile : nullptr;
   simulate.conditions = &scenario.conditions;
+  simulate.keeps_all_links = !options.links_file.empty();
   const int devices = scenario.plan.cluster.nodes * scenario.plan.cluster.node.devices;
   simulate.trace_ranks = parse_trace_ranks(options.common.trace_ranks, devices);
   const scenarios::Answer made = scenarios::simulate(scenario.plan, simulate);
@@ -52,6 +63,7 @@ int run(const Options& options) {
     return kInfeasible;
   }
   if (!options.common.trace_file.empty()) write_trace(options.common.trace_file, made);
+  if (!options.links_file.empty()) write_links(options.links_file, made.links);
   Document document = report::to_document(*made.result);
   std::string text = report::to_text(*made.result);
   if (options.seeds > 1) {
@@ -71,6 +83,7 @@ Command add_simulate(CLI::App& root) {
   CLI::App* app = root.add_subcommand("simulate", "predict one step of a scenario or a Plan");
   app->add_option("scenario", options->scenario, "scenario or Plan file")->required();
   app->add_option("--profile", options->profile, "measured costs (foresail calibrate)");
+  app->add_option("--links", options->links_file, "write the load of every link (CSV)");
   app->add_option("--seeds", options->seeds,
                   "simulate this many seeds and show the distribution of the step time")
       ->check(CLI::Range(1, 100000));

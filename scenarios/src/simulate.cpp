@@ -177,8 +177,11 @@ Answer simulate(const Plan& plan, const SimulateOptions& options) {
                                                              .profile = options.profile,
                                                              .conditions = options.conditions});
   simulator.seed = options.seed.value_or(plan.seed);
-  const sim::StepOutcome outcome =
+  simulator.keeps_all_links = options.keeps_all_links;
+  sim::StepOutcome outcome =
       simulate_jobs(plan, answer.program, cluster, simulator, options.conditions);
+  simulator.keeps_all_links = false;
+  answer.links = std::move(outcome.all_links);
   answer.failure = outcome.failure;
   if (!outcome.failure.empty()) return answer;
 

@@ -21,11 +21,13 @@ topologies::NetworkOptions effective(const SimulatorOptions& options) {
   return network;
 }
 
-// The most utilised links between switches first, then those of NICs and inside nodes.
-std::vector<LinkLoad> most_loaded(const Network& network, Duration iteration) {
+struct Loads {
+  std::vector<LinkLoad> switches, edges;  // most utilised first
+};
+
+Loads loads_of(const Network& network, Duration iteration) {
   const SimTime end = SimTime{} + iteration;
-  std::vector<LinkLoad> switches;
-  std::vector<LinkLoad> edges;
+  Loads loads;
   const FluidNetwork& fluid = network.fluid();
   for (std::uint32_t p = 0; p < fluid.pipe_count(); ++p) {
     const PipeId pipe{p};
@@ -34,19 +36,32 @@ std::vector<LinkLoad> most_loaded(const Network& network, Duration iteration) {
     LinkLoad load;
     load.name = network.paths().pipe_name(pipe);
     if (load.name.empty()) continue;
+    const double possible = fluid.capacity(pipe) * to_seconds(iteration);
     load.carried = Bytes(static_cast<std::int64_t>(carried));
-    load.utilisation = carried / (fluid.capacity(pipe) * to_seconds(iteration));
+    load.utilisation = possible > 0 ? carried / possible : 0;  // a link that is down at the end
     load.sharers_max = fluid.sharers_max(pipe);
-    (network.paths().is_between_switches(pipe) ? switches : edges).push_back(std::move(load));
+    load.limiting = fluid.limiting_time(pipe, end);
+    (network.paths().is_between_switches(pipe) ? loads.switches : loads.edges)
+        .push_back(std::move(load));
   }
-  for (std::vector<LinkLoad>* loads : {&switches, &edges}) {
-    std::ranges::stable_sort(*loads, [](const LinkLoad& a, const LinkLoad& b) {
+  for (std::vector<LinkLoad>* each : {&loads.switches, &loads.edges}) {
+    std::ranges::stable_sort(*each, [](const LinkLoad& a, const LinkLoad& b) {
       return a.utilisation != b.utilisation ? a.utilisation > b.utilisation : a.name < b.name;
     });
-    if (loads->size() > kLinksShown) loads->resize(kLinksShown);
   }
-  switches.insert(switches.end(), edges.begin(), edges.end());
-  return switches;
+  return loads;
+}
+
+void add_links(const Network& network, bool keeps_all, StepOutcome& outcome) {
+  const Loads loads = loads_of(network, outcome.iteration);
+  for (const std::vector<LinkLoad>* each : {&loads.switches, &loads.edges}) {
+    const std::size_t shown = std::min(each->size(), kLinksShown);
+    outcome.links.insert(outcome.links.end(), each->begin(),
+                         each->begin() + static_cast<std::ptrdiff_t>(shown));
+    if (keeps_all) {
+      outcome.all_links.insert(outcome.all_links.end(), each->begin(), each->end());
+    }
+  }
 }
 
 // Links between switches that slowed flows, the longest first.
@@ -114,7 +129,7 @@ StepOutcome Simulator::run(std::span<const Job> jobs) const {
   StepLoop loop(cluster_, options_, network, jobs);
   loop.run();
   StepOutcome outcome = loop.outcome();
-  outcome.links = most_loaded(network, outcome.iteration);
+  add_links(network, options_.keeps_all_links, outcome);
   name_collisions(network, outcome);
   return outcome;
 }

@@ -22,6 +22,7 @@ struct SimulateOptions {
   std::optional<std::uint64_t> seed;          ///< of hashing; the plan's own unless given
   const program::Profile* profile = nullptr;  ///< not owned
   sim::TraceRanks trace_ranks;
+  bool keeps_all_links = false;            ///< Answer::links
   const Conditions* conditions = nullptr;  ///< not owned; null: an idle, healthy cluster
 };
 
@@ -31,7 +32,8 @@ struct Answer {
   /// `feasibility` says that it cannot run.
   /// Nothing either if the job fails on a fault.
   std::optional<report::StepResult> result;
-  std::string failure;  ///< why the job fails, and when; empty if it does not
+  std::string failure;               ///< why the job fails, and when; empty if it does not
+  std::vector<sim::LinkLoad> links;  ///< of all links that carried anything, if asked for
   program::Program program;
   program::Trace trace;  ///< predicted, with digests
 };

@@ -36,6 +36,7 @@ struct SimulatorOptions {
   Jitter jitter;
   std::vector<Fault> faults;
   std::vector<Traffic> traffic;
+  bool keeps_all_links = false;               ///< StepOutcome::all_links
   const program::Profile* profile = nullptr;  ///< measured costs, for CPU hosts; not owned
 };
 
@@ -53,6 +54,7 @@ struct LinkLoad {
   Bytes carried;
   double utilisation = 0;  ///< of its capacity over the step
   int sharers_max = 0;     ///< flows on it while it limited one of them; 0: never
+  Duration limiting{};     ///< during which it slowed a flow
 };
 
 /// Flows that met on a link and slowed each other.
@@ -85,6 +87,7 @@ struct StepOutcome {
   std::vector<std::vector<OpTime>> kernel_times;
   /// Most utilised first: at most 8 between switches, then at most 8 of NICs and inside nodes.
   std::vector<LinkLoad> links;
+  std::vector<LinkLoad> all_links;  ///< in the same order; if SimulatorOptions::keeps_all_links
   /// Links between switches where flows collided, longest limiting first: at most 8.
   std::vector<Collision> collisions;
   int collided_links = 0;    ///< of all links between switches that carried anything
