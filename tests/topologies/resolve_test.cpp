@@ -150,7 +150,7 @@ TEST(ResolveCluster, EarlierFoldersWin) {
 
 TEST(ResolveCluster, ReferencesAreChecked) {
   EXPECT_THAT(complaint("nowhere"), StartsWith("test.yaml:1: no cluster \"nowhere\" in the "
-                                               "catalogue (it has: dgx_a100_roce4, "));
+                                               "catalogue (it has: aws_p5_h100, "));
   EXPECT_THAT(complaint("{name: dgx_h100, gpus: 12}"),
               StartsWith("test.yaml:1: gpus: 12 is not a multiple of the 8 devices of a node"));
   EXPECT_THAT(complaint("{name: dgx_h100, gpus: eight}"),
