@@ -17,6 +17,7 @@ namespace {
 using topologies::Cluster;
 
 constexpr double kSigmaMax = 1;
+constexpr Duration kFlapMin = std::chrono::milliseconds(10);
 constexpr std::size_t kMessagesMax = std::size_t{1} << 20;
 
 int device_count(const Cluster::Options& cluster) {
@@ -57,7 +58,7 @@ sim::Fault read_fault(const Yaml& node) {
   if (const auto period = node.find("period")) {
     if (!is_flap) period->fail("belongs to link_flap");
     fault.period = read_time(node, "period");
-    if (fault.period < std::chrono::microseconds(10)) period->fail("must be at least 10 us");
+    if (fault.period < kFlapMin) period->fail("must be at least 10 ms");
   } else if (is_flap) {
     node.fail("link_flap needs a period");
   }

@@ -336,7 +336,10 @@ bool Paths::add_split(const Leg& leg, Load& load) {
       double total = 0;
       for (const LinkId link : links) total += share_of(link);
       for (const LinkId link : links) {
-        const double part = weight * share_of(link) / total;
+        // Where all are down, evenly: the flow waits there.
+        const double share =
+            total > 0 ? share_of(link) / total : 1.0 / static_cast<double>(links.size());
+        const double part = weight * share;
         if (part <= 0) continue;
         load.pipes[pipe_of(link).value] += part;
         next[cluster_.links()[link].to] += part;

@@ -82,6 +82,7 @@ TEST(Fuzz, MutatedInputIsReadOrRefusedNeverMore) {
   const std::vector<Target> targets = {
       {read_file(tree / "scenarios/cpu_gpt/scenario.yaml"), "s.yaml", read_and_check},
       {read_file(tree / "scenarios/megascale_175b_12288/scenario.yaml"), "m.yaml", read_and_check},
+      {read_file(tree / "tests/scenarios/data/conditions.yaml"), "k.yaml", read_and_check},
       {read_file(plan), "p.yaml", read_and_check},
       {read_file(tree / "tests/scenarios/data/rows.yaml"), "r.yaml",
        [](const fs::path& path) { read_rows(path); }},

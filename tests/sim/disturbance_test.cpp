@@ -126,6 +126,25 @@ TEST(LinkDown, HashedFlowsTakeAnotherUplink) {
   }
 }
 
+TEST(LinkDown, EveryRoutingWaitsForALinkWithoutOtherWay) {
+  Plan plan = make_plan(2, 2, 1);
+  for (const Routing routing : {Routing::Ecmp, Routing::Spray, Routing::Adaptive, Routing::DModK}) {
+    for (const bool is_wired : {false, true}) {  // with a change of wiring nothing is bundled
+      if (is_wired) {
+        plan.cluster.wiring = {{topologies::WiringAction::Cable, "leaf0->node1.nic0", {}, {}, {}}};
+        plan.cluster.wiring[0].latency = std::chrono::microseconds(2);
+      }
+      SimulatorOptions options;
+      options.network.routing = routing;
+      options.network.nccl.ib_timeout = 14;
+      const StepOutcome hurt =
+          run(plan, with(down("node0.nic0", std::chrono::milliseconds(3), 200 * kMilli), options));
+      EXPECT_TRUE(hurt.failure.empty()) << hurt.failure;
+      EXPECT_GE(hurt.stalls, 1) << to_string(routing) << is_wired;
+    }
+  }
+}
+
 TEST(LinkFlap, StallsEveryTimeItGoesDown) {
   Plan plan = make_plan(2, 2, 1);
   SimulatorOptions options = spray();
