@@ -449,7 +449,7 @@ NcclCost choose(Collective kind, Bytes bytes, const NcclShape& shape,
     throw Error(
         ErrorCode::InvalidInput,
         fmt::format("NCCL has no {} by algorithm {} and protocol {} among {} ranks on {} "
-                    "nodes of these GPUs{}",
+                    "nodes of these GPUs{} (network.nccl)",
                     to_string(kind), to_string(options.algorithm), to_string(options.protocol),
                     shape.ranks, shape.nodes, options.nvls ? "" : " without nvls"));
   }

@@ -92,7 +92,8 @@ Network::Channels Network::make_channels(const std::vector<Load>& loads,
     channels.hops = std::max(channels.hops, loads[i].hops);
   }
   for (const auto& [pipe, weight] : total) {
-    channels.pace = std::max(channels.pace, weight / fluid_.capacity(PipeId{pipe}));
+    // NCCL chooses when it starts, on a healthy fabric.
+    channels.pace = std::max(channels.pace, weight / paths_.healthy_rate(PipeId{pipe}));
   }
   return channels;
 }

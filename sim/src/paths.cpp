@@ -111,7 +111,7 @@ bool Paths::has_full_bisection() const {
   return pod_up >= down * fabric.leaves_per_pod;
 }
 
-double Paths::line_rate(LinkId link) const {
+double Paths::healthy_rate(LinkId link) const {
   const Link& cable = cluster_.links()[link];
   const auto touches = [&](VertexKind wanted) {
     return cluster_.vertices()[cable.from].kind == wanted ||
@@ -121,9 +121,23 @@ double Paths::line_rate(LinkId link) const {
   if (touches(VertexKind::Nic)) efficiency = efficiency_.nic;
   if (touches(VertexKind::NvSwitch) || touches(VertexKind::Host)) efficiency = efficiency_.nvlink;
   if (touches(VertexKind::Pcie)) efficiency = 1;  // stated as a copy achieves it
+  return cable.bandwidth.bytes_per_second() * efficiency;
+}
+
+double Paths::line_rate(LinkId link) const {
   const auto changed = factors_.find(link.value);
-  const double factor = changed == factors_.end() ? 1 : changed->second;
-  return cable.bandwidth.bytes_per_second() * efficiency * factor;
+  return healthy_rate(link) * (changed == factors_.end() ? 1 : changed->second);
+}
+
+double Paths::healthy_rate(PipeId pipe) const {
+  if (pipe.value < link_of_pipe_.size() && link_of_pipe_[pipe.value].value != ~0u) {
+    return healthy_rate(link_of_pipe_[pipe.value]);
+  }
+  const auto bundled = bundle_links_.find(pipe.value);
+  if (bundled == bundle_links_.end()) return fluid_.capacity(pipe);
+  double sum = 0;
+  for (const LinkId link : bundled->second) sum += healthy_rate(link);
+  return sum;
 }
 
 PipeId Paths::pipe_of(LinkId link) {

@@ -8,11 +8,26 @@
 #include "foresail/base/error.h"
 
 namespace foresail::sim {
+namespace {
+
+void refuse_contention_in_closed_forms(const SimulatorOptions& options) {
+  if (options.fidelity != Fidelity::Analytic) return;
+  const bool has_link_fault = std::ranges::any_of(
+      options.faults, [](const Fault& fault) { return fault.kind != FaultKind::GpuSlow; });
+  if (has_link_fault || !options.traffic.empty()) {
+    throw Error(ErrorCode::Unsupported,
+                "faults of links and traffic of others need --fidelity flow: closed forms know no "
+                "contention");
+  }
+}
+
+}  // namespace
 
 StepLoop::StepLoop(const topologies::Cluster& cluster, const SimulatorOptions& options,
                    Network& network, std::span<const Job> jobs)
     : options_(options), network_(network), faults_(cluster, options, network, events_) {
   FORESAIL_EXPECT(!jobs.empty());
+  refuse_contention_in_closed_forms(options);
   FORESAIL_EXPECT(jobs.size() + options.traffic.size() <=
                   std::numeric_limits<std::uint16_t>::max());
   for (const Job& job : jobs) {

@@ -62,6 +62,8 @@ class Paths {
   /// sprayed over together, which loses its part). A link with factor 0 stays in the routes until
   /// reroute().
   PipeId set_factor(LinkId link, double factor, SimTime now);
+  /// What the pipe carries when nothing is wrong with its links.
+  double healthy_rate(PipeId pipe) const;
   /// Switches notice: routes are found anew without the links whose factor is 0.
   void reroute();
   /// The way of `route` since the last reroute(): itself if it has none but its old one.
@@ -86,6 +88,7 @@ class Paths {
   PipeId bundle(VertexId from_side, const std::vector<LinkId>& links, const std::string& name);
   bool has_full_bisection() const;
   double line_rate(LinkId link) const;
+  double healthy_rate(LinkId link) const;
   double bundle_rate(const std::vector<LinkId>& links) const;
   double share_of(LinkId link) const;
   std::span<const LinkId> next_hops(VertexId at, VertexId nic) const;
