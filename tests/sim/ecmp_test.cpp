@@ -20,9 +20,9 @@ TEST(Ecmp, SourcePortFollowsTheKernelsRule) {
 
 TEST(Ecmp, CrcIsTheIeeePolynomial) {
   // CRC-32 of the 17 bytes: addresses 1 and 2, ports 3 and 4, protocol 17, seed 5 (computed with
-  // zlib.crc32 over the same bytes).
+  // zlib.crc32 over the same bytes: 1759629246), then MurmurHash3's finalizer.
   const FiveTuple tuple{1, 2, 3, 4};
-  EXPECT_EQ(hash_tuple(Hash::Crc, tuple, 5), 1759629246u);
+  EXPECT_EQ(hash_tuple(Hash::Crc, tuple, 5), 3822168507u);
 }
 
 TEST(Ecmp, EveryHashSpreadsPortsOverPaths) {
@@ -34,6 +34,25 @@ TEST(Ecmp, EveryHashSpreadsPortsOverPaths) {
     EXPECT_GT(*std::ranges::min_element(load), 50) << to_string(kind);  // 100 on average
     EXPECT_LT(*std::ranges::max_element(load), 200) << to_string(kind);
   }
+}
+
+// Flows that a switch sent the same way, at the next switch of 16 ways: how many ways do they take?
+int ways_after_meeting(Hash kind, std::uint32_t seed, std::uint32_t next_seed) {
+  std::array<bool, 16> taken{};
+  for (std::uint16_t port = 49152; port < 52000; ++port) {
+    const FiveTuple tuple{3, 9, port};
+    if (hash_tuple(kind, tuple, seed) % 16 != 5) continue;
+    taken[hash_tuple(kind, tuple, next_seed) % 16] = true;
+  }
+  return static_cast<int>(std::ranges::count(taken, true));
+}
+
+TEST(Ecmp, EqualSeedsPolariseAndOthersDoNot) {
+  for (const Hash kind : {Hash::Crc, Hash::Toeplitz}) {
+    EXPECT_EQ(ways_after_meeting(kind, 7, 7), 1) << to_string(kind);
+    EXPECT_EQ(ways_after_meeting(kind, 7, 8), 16) << to_string(kind);
+  }
+  EXPECT_EQ(ways_after_meeting(Hash::Xor, 7, 8), 1);
 }
 
 TEST(Ecmp, AnotherSeedChoosesOtherPaths) {
