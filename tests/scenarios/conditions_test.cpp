@@ -177,9 +177,13 @@ TEST(Explain, NamesTheCulprit) {
   EXPECT_THAT(evidence_of(slow), HasSubstr("(node3) computes 11.1 % longer than the median"));
 
   const Explanation swapped = explain("swapped_rail");
-  EXPECT_EQ(swapped.causes.front().name, "wiring: swap node3.nic0 with node3.nic1");
-  EXPECT_GT(swapped.causes.front().cost, Duration{});
-  EXPECT_EQ(swapped.causes.front().cost, swapped.iteration - healthy.iteration);
+  // The fabric has room: that its rails cross costs less than what collides anyway.
+  const auto culprit = std::ranges::find_if(swapped.causes, [](const Cause& cause) {
+    return cause.name == "wiring: swap node3.nic0 with node3.nic1";
+  });
+  ASSERT_NE(culprit, swapped.causes.end());
+  EXPECT_GT(culprit->cost, Duration{});
+  EXPECT_EQ(culprit->cost, swapped.iteration - healthy.iteration);
   EXPECT_THAT(evidence_of(swapped), HasSubstr("rail_swap: node3.nic0 and node3.nic1 are swapped"));
 }
 
