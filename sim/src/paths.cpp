@@ -20,6 +20,7 @@ using topologies::Vertex;
 using topologies::VertexKind;
 
 constexpr std::uint32_t kFirstQpn = 0x11;
+constexpr double kWeightNoise = 1e-9;  // of sums of weights in another order
 
 enum class Direction { LeafUp, LeafDown, PodUp, PodDown };
 
@@ -215,12 +216,21 @@ std::span<const LinkId> Paths::next_hops(VertexId at, VertexId nic) const {
 RouteId Paths::current(RouteId route) {
   if (tables_ == nullptr) return route;
   if (const auto known = current_.find(route.value); known != current_.end()) return known->second;
-  Load load;
   const std::vector<Leg> legs = legs_[route.value];
+  Load planned;  // of the legs with all links up: what the route has besides stays as it is
+  const auto tables = std::exchange(tables_, nullptr);
+  for (const Leg& leg : legs) add_leg(leg, planned);
+  tables_ = tables;
+  Load load;
+  load.legs = legs;
+  for (const RouteEntry& entry : fluid_.route(route)) {
+    const auto found = planned.pipes.find(entry.pipe.value);
+    const double beside = entry.weight - (found == planned.pipes.end() ? 0 : found->second);
+    if (beside > kWeightNoise * entry.weight) load.pipes[entry.pipe.value] = beside;
+  }
   const bool has_way =
       std::ranges::all_of(legs, [&](const Leg& leg) { return add_leg(leg, load); });
-  load.legs = legs;
-  const RouteId now = has_way ? make_route(load) : route;
+  const RouteId now = has_way && !legs.empty() ? make_route(load) : route;
   current_[route.value] = now;
   current_[now.value] = now;
   return now;

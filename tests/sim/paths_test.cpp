@@ -159,6 +159,28 @@ TEST(Paths, ReroutedFlowsAvoidWhatIsDownAndComeBack) {
       back, [&](const RouteEntry& entry) { return fabric.paths.pipe_name(entry.pipe) == uplink; }));
 }
 
+TEST(Paths, WhatARouteLoadsBesidesItsLegsStays) {
+  Fabric fabric(test::small_clos(8), routed(Routing::Ecmp));
+  const LinkId nvlink = fabric.cluster.out_links(fabric.cluster.device_vertex(device(0)))[0];
+  Load load;
+  load.pipes[fabric.paths.pipe_of(nvlink).value] = 2;
+  const RouteId inside = fabric.paths.make_route(load);
+  fabric.paths.add(device(0), device(4), 1, 1, load);
+  const RouteId route = fabric.paths.make_route(load);
+  for (int spine = 0; spine < 3; ++spine) {
+    const LinkId link = *fabric.cluster.find_link("leaf0->spine" + std::to_string(spine));
+    fabric.paths.set_factor(link, 0, SimTime{});
+    fabric.paths.set_factor(topologies::Cluster::reverse(link), 0, SimTime{});
+  }
+  fabric.paths.reroute();
+  EXPECT_EQ(fabric.paths.current(inside), inside);
+  const std::vector<RouteEntry> entries = fabric.fluid.route(fabric.paths.current(route));
+  EXPECT_EQ(entries.size(), 5u);
+  EXPECT_TRUE(std::ranges::any_of(entries, [&](const RouteEntry& entry) {
+    return entry.pipe == fabric.paths.pipe_of(nvlink) && entry.weight == 2;
+  }));
+}
+
 TEST(Paths, WithoutGpuDirectBytesCrossTheHost) {
   topologies::Cluster::Options options = test::small_clos(8);
   options.node.pcie.bandwidth = Bandwidth::gigabytes_per_second(25);
