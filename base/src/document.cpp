@@ -62,7 +62,23 @@ void write_file(const std::filesystem::path& path, std::string_view text) {
     throw Error(ErrorCode::Io,
                 fmt::format("{}: cannot {}: {}", path.string(), what, std::strerror(errno)));
   };
-  std::filesystem::path temporary = path;
+  // Where a link points to; what is there and no regular file (a device, a pipe) is written in
+  // place.
+  std::error_code nothing;
+  const std::filesystem::path target = std::filesystem::is_symlink(path, nothing)
+                                           ? std::filesystem::weakly_canonical(path, nothing)
+                                           : path;
+  const bool is_special = std::filesystem::exists(target, nothing) &&
+                          !std::filesystem::is_regular_file(target, nothing) &&
+                          !std::filesystem::is_directory(target, nothing);
+  if (is_special) {
+    std::ofstream out(target, std::ios::binary);
+    out.write(text.data(), static_cast<std::streamsize>(text.size()));
+    out.flush();
+    if (!out) fail("write");
+    return;
+  }
+  std::filesystem::path temporary = target;
   temporary += fmt::format(".{}.part", ::getpid());
   {
     std::ofstream out(temporary, std::ios::binary);
@@ -78,7 +94,7 @@ void write_file(const std::filesystem::path& path, std::string_view text) {
     }
   }
   std::error_code problem;
-  std::filesystem::rename(temporary, path, problem);
+  std::filesystem::rename(temporary, target, problem);
   if (problem) {
     std::error_code ignored;
     std::filesystem::remove(temporary, ignored);
@@ -99,7 +115,11 @@ std::string read_file(const std::filesystem::path& path) {
   std::ostringstream text;
   text << in.rdbuf();
   if (!in || text.fail()) {
-    if (in && std::filesystem::file_size(path, problem) == 0) return {};
+    const bool is_regular = std::filesystem::is_regular_file(path, problem);
+    if (in && is_regular && std::filesystem::file_size(path, problem) == 0) return {};
+    if (in && !is_regular) {
+      throw Error(ErrorCode::InvalidInput, fmt::format("{}: holds nothing", path.string()));
+    }
     throw Error(ErrorCode::Io, fmt::format("{}: cannot be read", path.string()));
   }
   return text.str();

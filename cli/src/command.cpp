@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <sstream>
 
 #include "foresail/base/error.h"
@@ -26,7 +28,15 @@ E choice(const char* option, const std::string& text) {
 void Common::add_to(CLI::App& command) {
   command.add_option("--fidelity", fidelity, "analytic or flow (default)");
   command.add_option("--fold", fold, "auto (default) or off");
-  command.add_option("--seed", seed, "seed of hashing, instead of the scenario's");
+  command.add_option("--seed", seed, "seed of hashing, instead of the scenario's")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            const bool is_number = !text.empty() && text.size() <= 19 &&
+                                   text.find_first_not_of("0123456789") == std::string::npos;
+            const bool is_small = is_number && std::stoull(text) <= INT64_MAX;
+            return is_small ? std::string() : text + " is no number from 0 to 2^63 - 1";
+          },
+          "NUMBER"));
   command.add_flag("--json", is_json, "one JSON document on standard output");
   command.add_option("--trace", trace_file,
                      "write the predicted trace (JSON; Chrome's format if "
@@ -76,6 +86,19 @@ sim::TraceRanks parse_trace_ranks(const std::string& text, int ranks) {
   }
   if (chosen.list.empty()) refuse("--trace-ranks: no rank given");
   return chosen;
+}
+
+void keep_input(const std::string& input, const std::vector<std::string>& outputs) {
+  std::error_code ignored;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].empty()) continue;
+    if (std::filesystem::equivalent(input, outputs[i], ignored)) {
+      refuse(fmt::format("{}: would be overwritten by its own result", input));
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      if (outputs[i] == outputs[j]) refuse(fmt::format("{}: named for two results", outputs[i]));
+    }
+  }
 }
 
 void answer(const Common& common, const Document& document, const std::string& text) {

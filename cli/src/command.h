@@ -41,6 +41,9 @@ struct Common {
 /// "class", "all" or "0,3,8-11" within a world of `ranks`.
 sim::TraceRanks parse_trace_ranks(const std::string& text, int ranks);
 
+/// Refuses outputs that are the input itself, or each other. Empty names are no outputs.
+void keep_input(const std::string& input, const std::vector<std::string>& outputs);
+
 /// Prints the document (--json) or the text to standard output, and writes --report.
 void answer(const Common& common, const Document& document, const std::string& text);
 

@@ -45,6 +45,7 @@ int run(const Options& options) {
     throw Error(ErrorCode::Unsupported,
                 "--top: a fixed layout gives one plan; the search is not part of this version");
   }
+  keep_input(options.scenario, {options.output, options.program_file, options.common.report_file});
   const scenarios::Scenario scenario = scenarios::load_scenario(options.scenario);
   const planner::Plan& plan = scenario.plan;
   const planner::Feasibility feasibility = planner::check(plan);

@@ -36,6 +36,8 @@ void write_links(const std::string& path, const std::vector<sim::LinkLoad>& link
 }
 
 int run(const Options& options) {
+  keep_input(options.scenario,
+             {options.links_file, options.common.trace_file, options.common.report_file});
   const scenarios::Scenario scenario = scenarios::load_scenario(options.scenario);
   std::optional<program::Profile> profile;
   if (!options.profile.empty()) profile = program::load_profile(options.profile);

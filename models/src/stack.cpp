@@ -21,7 +21,10 @@ Stack read_stack(const Yaml& node) {
   stack.async_tensor_parallel = flag(node, "async_tensor_parallel", stack.async_tensor_parallel);
   stack.scatter_gather = flag(node, "scatter_gather", stack.scatter_gather);
   stack.early_stop_recompute = flag(node, "early_stop_recompute", stack.early_stop_recompute);
-  if (const auto cost = node.find("host_per_kernel")) stack.host_per_kernel = cost->as_duration();
+  if (const auto cost = node.find("host_per_kernel")) {
+    stack.host_per_kernel = cost->as_duration();
+    if (stack.host_per_kernel > std::chrono::seconds(1)) cost->fail("must not exceed 1 s");
+  }
   return stack;
 }
 

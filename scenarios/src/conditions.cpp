@@ -17,6 +17,7 @@ namespace {
 using topologies::Cluster;
 
 constexpr double kSigmaMax = 1;
+constexpr double kFactorMin = 1e-4;
 constexpr Duration kFlapMin = std::chrono::milliseconds(10);
 constexpr std::size_t kMessagesMax = std::size_t{1} << 20;
 
@@ -45,6 +46,9 @@ sim::Fault read_fault(const Yaml& node) {
   fault.kind = node.at("kind").as_choice<sim::FaultKind>();
   fault.at = read_time(node, "at");
   fault.lasts = read_time(node, "for");
+  if (const auto lasts = node.find("for"); lasts && fault.lasts <= Duration{}) {
+    lasts->fail("must be positive (leave it out: to the end)");
+  }
   fault.target = node.at("target").as_string();
   const bool is_slow = fault.kind == sim::FaultKind::LinkDegraded ||
                        fault.kind == sim::FaultKind::NicSlow ||
@@ -52,7 +56,9 @@ sim::Fault read_fault(const Yaml& node) {
   if (const auto factor = node.find("factor")) {
     if (!is_slow) factor->fail(fmt::format("says nothing about {}", to_string(fault.kind)));
     fault.factor = factor->as_number();
-    if (!(fault.factor > 0 && fault.factor < 1)) factor->fail("must lie between 0 and 1");
+    if (!(fault.factor >= kFactorMin && fault.factor < 1)) {
+      factor->fail("must be at least 0.0001 and less than 1; link_down takes all of a link");
+    }
   }
   const bool is_flap = fault.kind == sim::FaultKind::LinkFlap;
   if (const auto period = node.find("period")) {

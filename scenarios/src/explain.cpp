@@ -64,7 +64,7 @@ class Accusation {
       cause.detail = other.failure.empty() ? fmt::format("without it the step ends after {}",
                                                          foresail::to_text(other.iteration))
                                            : "without it the job fails all the same";
-      if (other.failure.empty()) cause.cost = other.iteration;
+      cause.keeps_alive = other.failure.empty();
     } else {
       cause.cost = base_.iteration - other.iteration;
       cause.detail = fmt::format("without it {}", foresail::to_text(other.iteration));
@@ -250,8 +250,9 @@ Explanation explain_step(const Plan& plan, const SimulateOptions& options) {
     accuse.without(fmt::format("collisions ({})", to_string(plan.network.routing)), sprayed,
                    inquiry.conditions());
   }
-  std::ranges::stable_sort(explanation.causes,
-                           [](const Cause& a, const Cause& b) { return a.cost > b.cost; });
+  std::ranges::stable_sort(explanation.causes, [](const Cause& a, const Cause& b) {
+    return a.keeps_alive != b.keeps_alive ? a.keeps_alive : a.cost > b.cost;
+  });
   add_wiring(plan, explanation.evidence);
   if (base.failure.empty()) {
     add_critical_path(inquiry, base, explanation.evidence);
@@ -270,8 +271,10 @@ Explanation explain_step(const Plan& plan, const SimulateOptions& options) {
 Document to_document(const Explanation& explanation) {
   Document causes = Document::array();
   for (const Cause& cause : explanation.causes) {
-    causes.push_back(
-        {{"cause", cause.name}, {"cost_s", to_seconds(cause.cost)}, {"detail", cause.detail}});
+    causes.push_back({{"cause", cause.name},
+                      {"cost_s", explanation.failure.empty() ? Document(to_seconds(cause.cost))
+                                                             : Document(nullptr)},
+                      {"detail", cause.detail}});
   }
   return {{"iteration_time_s", to_seconds(explanation.iteration)},
           {"failure", explanation.failure},
@@ -290,8 +293,9 @@ std::string to_text(const Explanation& explanation) {
   }
   text += "\nwhat costs time (each taken away alone, the step simulated again)\n";
   for (const Cause& cause : explanation.causes) {
-    text += fmt::format("  {:<44} {:>10}   {}\n", cause.name, foresail::to_text(cause.cost),
-                        cause.detail);
+    const std::string cost =
+        explanation.failure.empty() ? foresail::to_text(cause.cost) : std::string("-");
+    text += fmt::format("  {:<44} {:>10}   {}\n", cause.name, cost, cause.detail);
   }
   if (explanation.causes.empty()) text += "  nothing but the plan itself\n";
   if (!explanation.evidence.empty()) text += "\nwhat the simulated step shows\n";

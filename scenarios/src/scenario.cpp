@@ -41,6 +41,7 @@ std::vector<OtherJob> read_jobs(const Yaml& node, const planner::Plan& mine, int
   std::vector<OtherJob> jobs;
   std::set<std::uint32_t> taken;
   for (const DeviceId device : mine.placement.device_of) taken.insert(device.value);
+  const std::set<std::uint32_t> own = taken;
   for (const Yaml& item : node.items()) {
     item.allow_only({"scenario", "at", "repeats"});
     const Yaml file = item.at("scenario");
@@ -56,7 +57,10 @@ std::vector<OtherJob> read_jobs(const Yaml& node, const planner::Plan& mine, int
     if (const auto repeats = item.find("repeats")) job.repeats = repeats->as_bool();
     for (const DeviceId device : job.plan.placement.device_of) {
       if (!taken.insert(device.value).second) {
-        file.fail(fmt::format("device {} has a job already", device.value));
+        file.fail(
+            fmt::format("device {} has a job already (the scenario's own takes devices {} to "
+                        "{}: give it a placement)",
+                        device.value, *own.begin(), *own.rbegin()));
       }
     }
     jobs.push_back(std::move(job));

@@ -56,6 +56,7 @@ Background::Background(const Traffic& traffic, std::uint16_t source, std::uint64
   FORESAIL_EXPECT(traffic.devices.size() >= 2);
   for (const auto& [from, to] : pairs_of(traffic, seed, source)) {
     plans_.push_back(network.message(from, to, traffic.bytes));
+    latency_ = std::max(latency_, plans_.back().latency);
   }
 }
 

@@ -20,12 +20,13 @@ class Background {
   void start(SimTime now);
   /// One of its flows has ended. True if it was the last of the round.
   bool flow_ended() { return --flows_left_ == 0; }
-  Duration gap() const { return gap_; }
+  /// From the end of a round's last flow to the start of the next: the message's way, and the gap.
+  Duration pause() const { return latency_ + gap_; }
 
  private:
   Network& network_;
   std::uint16_t source_;
-  Duration gap_;
+  Duration gap_, latency_{};
   std::vector<TransferPlan> plans_;
   std::size_t flows_left_ = 0;
 };

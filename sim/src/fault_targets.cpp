@@ -45,6 +45,10 @@ std::vector<LinkId> links_named(const Cluster& cluster, const std::string& name)
 void check_fault(const Cluster& cluster, const Fault& fault) {
   if (fault.kind == FaultKind::GpuSlow) {
     device_named(cluster, fault.target);
+  } else if (const auto nic = cluster.find_vertex(fault.target);
+             fault.kind == FaultKind::NicSlow &&
+             (!nic || cluster.vertices()[*nic].kind != VertexKind::Nic)) {
+    refuse(cluster, fault.target, "NIC (\"node3.nic0\")");
   } else {
     links_named(cluster, fault.target);
   }

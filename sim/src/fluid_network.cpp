@@ -10,6 +10,8 @@
 namespace foresail::sim {
 namespace {
 
+constexpr double kLongestSeconds = 8e6;  // SimTime holds 106 days
+
 bool later(const auto& a, const auto& b) {
   return a.when != b.when ? a.when > b.when : a.sequence > b.sequence;
 }
@@ -182,7 +184,8 @@ void FluidNetwork::start_together(std::span<const RouteId> routes, double amount
 }
 
 SimTime FluidNetwork::finish_time(const Flow& flow) const {
-  const double seconds = flow.remaining / flow.rate;
+  // Whoever runs the clock refuses steps of that length.
+  const double seconds = std::min(flow.remaining / flow.rate, kLongestSeconds);
   return flow.updated + Duration(static_cast<std::int64_t>(std::ceil(seconds * 1e12)));
 }
 

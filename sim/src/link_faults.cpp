@@ -15,6 +15,8 @@ namespace {
 // exact value is firmware's: assumed).
 constexpr Duration kTimeoutUnit = std::chrono::nanoseconds(4096);
 constexpr int kAdaptiveFirst = 10;
+// PyTorch's default for collectives of NCCL: no step outlives it.
+constexpr Duration kWatchdog = std::chrono::minutes(10);
 
 }  // namespace
 
@@ -138,6 +140,12 @@ Duration LinkFaults::patience() const {
 }
 
 void LinkFaults::stall(const Stalled& flow) {
+  if (stalls_ == 0) first_stall_ = events_.now();
+  if (events_.now() - first_stall_ > kWatchdog) {
+    failure_ = fmt::format("{} still meets a dead link {} after the first: a watchdog of {} aborts",
+                           network_.paths().describe(flow.route),
+                           to_text(events_.now() - first_stall_), to_text(kWatchdog));
+  }
   ++stalls_;
   stalled_.push_back(flow);
   events_.schedule_at(events_.now() + wait_before(0),

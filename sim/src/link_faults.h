@@ -65,6 +65,7 @@ class LinkFaults {
   std::vector<Stalled> stalled_;
   std::string failure_;
   int stalls_ = 0;
+  SimTime first_stall_{};
   Duration longest_stall_{};
 };
 

@@ -204,9 +204,13 @@ void Paths::reroute() {
   for (const auto& [link, factor] : factors_) {
     if (factor <= 0) down.push_back(LinkId{link});
   }
-  if (down.empty() && tables_ == nullptr) return;
-  tables_ = std::make_shared<const topologies::RouteTables>(cluster_, down);
-  current_.clear();
+  if (down.empty() && epochs_.empty()) return;
+  Epoch& epoch = epochs_[down];  // a link that flaps comes back to what was known
+  if (epoch.tables == nullptr) {
+    epoch.tables = std::make_shared<const topologies::RouteTables>(cluster_, down);
+  }
+  tables_ = epoch.tables;
+  current_ = &epoch.routes;
 }
 
 std::span<const LinkId> Paths::next_hops(VertexId at, VertexId nic) const {
@@ -215,7 +219,9 @@ std::span<const LinkId> Paths::next_hops(VertexId at, VertexId nic) const {
 
 RouteId Paths::current(RouteId route) {
   if (tables_ == nullptr) return route;
-  if (const auto known = current_.find(route.value); known != current_.end()) return known->second;
+  if (const auto known = current_->find(route.value); known != current_->end()) {
+    return known->second;
+  }
   const std::vector<Leg> legs = legs_[route.value];
   Load planned;  // of the legs with all links up: what the route has besides stays as it is
   const auto tables = std::exchange(tables_, nullptr);
@@ -231,8 +237,8 @@ RouteId Paths::current(RouteId route) {
   const bool has_way =
       std::ranges::all_of(legs, [&](const Leg& leg) { return add_leg(leg, load); });
   const RouteId now = has_way && !legs.empty() ? make_route(load) : route;
-  current_[route.value] = now;
-  current_[now.value] = now;
+  current_->emplace(route.value, now);
+  current_->emplace(now.value, now);
   return now;
 }
 
@@ -319,8 +325,13 @@ std::size_t Paths::choose(VertexId at, std::span<const LinkId> next, const FiveT
   if (next.size() == 1) return 0;
   if (options_.routing == topologies::Routing::DModK) {
     const topologies::Vertex& nic = cluster_.vertices()[VertexId{tuple.destination}];
-    const auto number = static_cast<std::uint64_t>(nic.node * cluster_.node().nics + nic.index);
-    return number / below % next.size();
+    // Numbered within its rail, which alone its leaves know; on the way down by the last digit.
+    const int rails = std::max(1, cluster_.options().fabric.rails);
+    const int per_rail = (cluster_.node().nics + rails - 1) / rails;
+    const auto number = static_cast<std::uint64_t>(nic.node * per_rail + nic.index % per_rail);
+    const int tier_ahead = cluster_.vertices()[cluster_.links()[next[0]].to].tier;
+    const bool is_down = is_switch(cluster_, at) && cluster_.vertices()[at].tier > tier_ahead;
+    return number / (is_down ? 1 : below) % next.size();
   }
   return hash_tuple(options_.hash, tuple, seed_of(at)) % next.size();
 }

@@ -10,6 +10,8 @@
 namespace foresail::sim {
 namespace {
 
+constexpr Duration kLongestStep = std::chrono::hours(24 * 30);
+
 void refuse_contention_in_closed_forms(const SimulatorOptions& options) {
   if (options.fidelity != Fidelity::Analytic) return;
   const bool has_link_fault = std::ranges::any_of(
@@ -60,7 +62,7 @@ void StepLoop::flow_ended(std::uint64_t tag) {
   }
   Background& traffic = traffic_[job - engines_.size()];
   if (traffic.flow_ended()) {
-    events_.schedule_at(events_.now() + traffic.gap(), {EventKind::TrafficStart, job});
+    events_.schedule_at(events_.now() + traffic.pause(), {EventKind::TrafficStart, job});
   }
 }
 
@@ -113,6 +115,10 @@ void StepLoop::run() {
     const std::optional<SimTime> flow = fluid.next_finish();
     FORESAIL_EXPECT(event || flow);  // else the Program deadlocks
     const SimTime now = !flow ? *event : !event ? *flow : std::min(*event, *flow);
+    if (now > SimTime{} + kLongestStep) {
+      throw Error(ErrorCode::InvalidInput,
+                  "the step would take more than 30 days: is a bandwidth or speed mistyped?");
+    }
     bool is_moving = true;
     while (is_moving) {
       is_moving = false;

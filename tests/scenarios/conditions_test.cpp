@@ -80,7 +80,12 @@ TEST(Conditions, ComplaintsNameLineAndKey) {
   EXPECT_THAT(refusal("faults: [{kind: link_flap, target: node0.nic0}]"),
               HasSubstr("needs a period"));
   EXPECT_THAT(refusal("faults: [{kind: gpu_slow, target: node0.gpu0, factor: 1.5}]"),
-              HasSubstr("must lie between 0 and 1"));
+              HasSubstr("must be at least 0.0001 and less than 1"));
+  EXPECT_THAT(refusal("faults: [{kind: link_down, target: node0.nic0, for: 0 s}]"),
+              HasSubstr("must be positive"));
+  EXPECT_THAT(refusal("faults: [{kind: nic_slow, target: leaf0->spine0}]"),
+              HasSubstr("has no such NIC"));
+  EXPECT_THAT(refusal("stack: {host_per_kernel: 2 s}"), HasSubstr("must not exceed 1 s"));
   EXPECT_THAT(refusal("traffic: [{pattern: ring, devices: \"0-16\", bytes: 1 MiB}]"),
               HasSubstr("within 0-15"));
   EXPECT_THAT(refusal("traffic: [{pattern: ring, devices: \"3,3\", bytes: 1 MiB}]"),

@@ -88,14 +88,29 @@ TEST(Paths, DModKSpreadsDestinationsEvenly) {
       for (const auto& [pipe, weight] : load.pipes) ++uses[fabric.paths.pipe_name(PipeId{pipe})];
     }
   }
-  // 8 rails with one leaf each: 4 destinations per rail, whose numbers are 8 apart.
+  // Every leaf spreads its 4 destinations over its 4 uplinks.
   for (int spine = 0; spine < 4; ++spine) {
-    int total = 0;
     for (int leaf = 0; leaf < 8; ++leaf) {
-      total += uses["leaf" + std::to_string(leaf) + "->spine" + std::to_string(spine)];
+      const std::string name = "leaf" + std::to_string(leaf) + "->spine" + std::to_string(spine);
+      EXPECT_EQ(uses[name], 1) << name;
     }
-    EXPECT_EQ(total, 8);
   }
+}
+
+TEST(Paths, DModKUsesParallelCablesInBothDirections) {
+  topologies::Cluster::Options options = test::small_clos(8);
+  options.fabric.switch_ports = 64;  // one spine, 4 cables to each leaf
+  Fabric fabric(options, routed(Routing::DModK));
+  std::set<std::string> down;
+  for (int to = 4; to < 8; ++to) {
+    Load load;
+    fabric.paths.add(device(0), device(to), 7, 1, load);
+    for (const auto& [pipe, weight] : load.pipes) {
+      const std::string name = fabric.paths.pipe_name(PipeId{pipe});
+      if (name.starts_with("spine0->leaf8")) down.insert(name);
+    }
+  }
+  EXPECT_EQ(down.size(), 4u);
 }
 
 TEST(Paths, SprayedWeightsOfAnyFabricSumToOneAtEveryCut) {

@@ -68,6 +68,11 @@ CostConstants read_constants(const Yaml& node) {
     const std::optional<Yaml> value = node.find(divisor);
     if (value && value->as_number() <= 0) value->fail("must be positive");
   }
+  for (const std::string_view fraction : {"gemm_16", "gemm_8", "gemm_32", "memory",
+                                          "attention_forward", "nvlink", "nic", "wave_weight"}) {
+    const std::optional<Yaml> value = node.find(fraction);
+    if (value && value->as_number() > 1) value->fail("is a fraction: at most 1");
+  }
   return constants;
 }
 

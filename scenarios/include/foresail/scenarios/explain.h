@@ -13,7 +13,8 @@ namespace foresail::scenarios {
 /// One thing taken away, everything else kept, and the step simulated again.
 struct Cause {
   std::string name;  ///< "gpu_slow node3.gpu1", "collisions (ecmp)"
-  Duration cost{};   ///< step time as it is minus that without it
+  Duration cost{};   ///< step time as it is minus that without it; of a job that fails, nothing
+  bool keeps_alive = false;  ///< a job that fails does not without it
   std::string detail;
 };
 

@@ -121,7 +121,13 @@ class Paths {
   std::map<std::uint32_t, PipeId> bundle_of_link_;
   std::map<std::uint32_t, std::vector<LinkId>> bundle_links_;  // by pipe
   std::vector<std::vector<Leg>> legs_;                         // by route
-  std::map<std::uint32_t, RouteId> current_;               // of old routes, since the last reroute
+  /// What is known while a set of links is down.
+  struct Epoch {
+    std::shared_ptr<const topologies::RouteTables> tables;
+    std::map<std::uint32_t, RouteId> routes;  // by old route
+  };
+  std::map<std::vector<LinkId>, Epoch> epochs_;  // since the first reroute
+  std::map<std::uint32_t, RouteId>* current_ = nullptr;
   std::shared_ptr<const topologies::RouteTables> tables_;  // without what is down; null: all up
   bool has_bundles_ = false;  // links of a folded Clos are sprayed over as one pipe
   bool is_non_blocking_ = false;
