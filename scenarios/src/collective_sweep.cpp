@@ -103,7 +103,10 @@ class Bench {
  private:
   static topologies::NetworkOptions effective(const SweepOptions& options) {
     topologies::NetworkOptions network = options.network;
-    if (options.fidelity == sim::Fidelity::Analytic) network.routing = topologies::Routing::Spray;
+    if (options.fidelity == sim::Fidelity::Analytic) {  // nothing is shared
+      network.routing = topologies::Routing::Spray;
+      network.sharing = topologies::Sharing::MaxMin;
+    }
     return network;
   }
 

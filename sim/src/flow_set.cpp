@@ -204,7 +204,7 @@ FlowSetSummary complete(const FlowSet& set, const FlowSetOptions& options) {
   FORESAIL_EXPECT(options.packet > Bytes{});
   check(set);
   FlowSetSummary summary;
-  summary.completion = options.sharing == Sharing::MaxMin
+  summary.completion = options.sharing == topologies::Sharing::MaxMin
                            ? transfer_max_min(set, options, summary.solves)
                            : PfcRun(set, options).run(summary.solves);
   for (std::size_t f = 0; f < set.flows.size(); ++f) {

@@ -30,6 +30,12 @@ FluidNetwork::~FluidNetwork() = default;
 FluidNetwork::FluidNetwork(FluidNetwork&&) noexcept = default;
 FluidNetwork& FluidNetwork::operator=(FluidNetwork&&) noexcept = default;
 
+void FluidNetwork::set_rule(std::unique_ptr<RateRule> rule) {
+  FORESAIL_EXPECT(rule != nullptr);
+  FORESAIL_EXPECT(flows_.empty());
+  rule_ = std::move(rule);
+}
+
 PipeId FluidNetwork::add_pipe(double capacity) {
   FORESAIL_EXPECT(capacity > 0);
   Pipe pipe;
@@ -144,7 +150,8 @@ std::uint32_t FluidNetwork::admit(RouteId route, double amount, std::uint64_t ta
   flow.slowed_by = kNoPipe;
   ++flow.version;
   ++active_;
-  bool is_contended = false;
+  bool is_contended = rule_ != nullptr && shares_with_ruled(flow);
+  flow.is_ruled = false;
   for (const Entry& entry : entries(flow)) {
     potentials_[entry.pipe.value] += entry.potential;
     pipes_[entry.pipe.value].users.push_back({id, entry.weight});
@@ -238,7 +245,7 @@ void FluidNetwork::leave(std::uint32_t id, SimTime now) {
   --active_;
   for (const Entry& entry : entries(flow)) {
     Pipe& pipe = pipes_[entry.pipe.value];
-    if (is_hot(entry.pipe)) dirty_.push_back(entry.pipe);
+    if (flow.is_ruled || is_hot(entry.pipe)) dirty_.push_back(entry.pipe);
     potentials_[entry.pipe.value] -= entry.potential;
     pipe.carried += entry.weight * flow.amount;
     const auto user =

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "foresail/base/error.h"
 #include "foresail/base/rng.h"
 #include "foresail/sim/fluid_network.h"
 #include "water_fill.h"
@@ -15,6 +16,8 @@ namespace {
 constexpr double kSame = 1e-9;
 // Sets up to this size are solved in place, whatever their share.
 constexpr std::size_t kSmallSet = 64;
+// Routes with more entries are asked what else holds their flows before they are solved for.
+constexpr std::uint32_t kLongRoute = 64;
 constexpr std::uint64_t kSecondHash = 0x5bd1e9955bd1e995ULL;
 
 bool higher(const auto& a, const auto& b) {
@@ -237,6 +240,102 @@ void FluidNetwork::remember(const Pattern& pattern) {
   remembered_.emplace(pattern, levels_);
 }
 
+// True if a long route's flow has another bottleneck at its present rate: a pipe that is full and
+// on which none is faster. A ring is as slow as the slowest of thousands of pipes, many of which
+// are often equal; when the one that it is said to wait for becomes free, nothing changes. The
+// search goes round the route, from where the last one ended.
+bool FluidNetwork::finds_other_bottleneck(Flow& flow, SimTime now) {
+  const Route& route = routes_[flow.route.value];
+  const std::uint32_t length = route.end - route.begin;
+  if (length <= kLongRoute || flow.rate <= 0) return false;
+  std::uint32_t& at = uses_[flow.route.value].searched;
+  for (std::uint32_t i = 0; i < length; ++i) {
+    at = at + 1 < length ? at + 1 : 0;
+    const PipeId candidate = entries_[route.begin + at].pipe;
+    if (!is_hot(candidate)) continue;
+    const Pipe& pipe = pipes_[candidate.value];
+    double load = 0;
+    double fastest = 0;
+    for (const User& user : pipe.users) {
+      load += user.weight * flows_[user.flow].rate;
+      fastest = std::max(fastest, flows_[user.flow].rate);
+    }
+    if (load < pipe.capacity * (1 - same_) || fastest > flow.rate * (1 + same_)) continue;
+    flow.bottleneck = candidate;
+    note_limit(flow, flow.rate, now);
+    return true;
+  }
+  return false;
+}
+
+// Flows on one pipe are all ruled or all not, but for those that wait for the next settle.
+bool FluidNetwork::shares_with_ruled(const Flow& flow) const {
+  FORESAIL_EXPECT(routes_[flow.route.value].share == 1);
+  return std::ranges::any_of(entries(flow), [this](const Entry& entry) {
+    const std::vector<User>& users = pipes_[entry.pipe.value].users;
+    return !users.empty() && flows_[users.front().flow].is_ruled;
+  });
+}
+
+// Moves the flows that share pipes with `first` to the end of the set.
+void FluidNetwork::gather_component(std::uint32_t first) {
+  std::size_t next = set_.size();
+  join(first);
+  for (; next < set_.size(); ++next) {
+    for (const Entry& entry : entries(flows_[set_[next]])) {
+      Pipe& pipe = pipes_[entry.pipe.value];
+      if (pipe.stamp == solve_) continue;
+      pipe.stamp = solve_;
+      for (const User& user : pipe.users) join(user.flow);
+    }
+  }
+}
+
+// New rates for the set from `first` on: one component.
+void FluidNetwork::rule_component(std::size_t first) {
+  const std::span<const std::uint32_t> members = std::span(set_).subspan(first);
+  bool is_contended = false;
+  ruled_.clear();
+  for (const std::uint32_t id : members) {
+    const Flow& flow = flows_[id];
+    const double full_rate = routes_[flow.route.value].full_rate;
+    for (const Entry& entry : entries(flow)) is_contended = is_contended || is_hot(entry.pipe);
+    if (full_rate > 0) ruled_.push_back({flow.route, flow.rate, full_rate, flow.is_ruled});
+  }
+  std::span<const RateRule::Answer> answers;
+  if (is_contended) answers = rule_->rates(ruled_);
+  FORESAIL_EXPECT(answers.size() == (is_contended ? ruled_.size() : 0));
+  auto answer = answers.begin();
+  for (const std::uint32_t id : members) {
+    Flow& flow = flows_[id];
+    const Route& route = routes_[flow.route.value];
+    flow.bottleneck = route.narrowest;
+    flow.is_ruled = is_contended;
+    if (!is_contended || route.full_rate <= 0) {
+      flow.new_rate = route.full_rate;  // on a dead pipe: nothing, and it holds nobody up
+      continue;
+    }
+    flow.new_rate = answer->rate;
+    if (answer->bottleneck) flow.bottleneck = *answer->bottleneck;
+    ++answer;
+  }
+}
+
+// The set grows to all components that its flows belong to, each with its new rates.
+void FluidNetwork::apply_rule() {
+  std::vector<std::uint32_t> seeds;
+  seeds.swap(set_);
+  std::ranges::sort(seeds);
+  ++solve_;
+  for (const std::uint32_t seed : seeds) {
+    if (flows_[seed].stamp == solve_) continue;
+    const std::size_t first = set_.size();
+    gather_component(seed);
+    std::sort(set_.begin() + static_cast<std::ptrdiff_t>(first), set_.end());
+    rule_component(first);
+  }
+}
+
 void FluidNetwork::settle(SimTime now) {
   if (pending_.empty() && dirty_.empty()) return;
   ++solve_;
@@ -248,14 +347,18 @@ void FluidNetwork::settle(SimTime now) {
   pending_.clear();
   for (const PipeId dirty : dirty_) {
     for (const User& user : pipes_[dirty.value].users) {
-      if (flows_[user.flow].bottleneck.value == dirty.value) join(user.flow);
+      Flow& flow = flows_[user.flow];
+      if (rule_ == nullptr && (flow.bottleneck != dirty || finds_other_bottleneck(flow, now)))
+        continue;
+      join(user.flow);
     }
   }
   dirty_.clear();
   if (set_.empty()) return;
   ++solves_;
+  if (rule_ != nullptr) apply_rule();
   std::size_t seen = 0;
-  bool is_growing = true;
+  bool is_growing = rule_ == nullptr;
   while (is_growing) {
     if (is_too_large()) {
       fill_from_scratch();
@@ -267,7 +370,7 @@ void FluidNetwork::settle(SimTime now) {
     is_growing = grow();
   }
   solved_flows_ += set_.size();
-  note_limits(now);
+  for (const std::uint32_t id : set_) note_limit(flows_[id], flows_[id].new_rate, now);
   for (const std::uint32_t id : set_) {
     Flow& flow = flows_[id];
     if (std::abs(flow.new_rate - flow.rate) <= kSame * flow.rate && flow.rate > 0) continue;
@@ -290,17 +393,14 @@ void FluidNetwork::slow(Flow& flow, PipeId pipe, SimTime now) {
   }
 }
 
-// Which pipes slow whom, after a solve.
-void FluidNetwork::note_limits(SimTime now) {
-  for (const std::uint32_t id : set_) {
-    Flow& flow = flows_[id];
-    const double full_rate = routes_[flow.route.value].full_rate;
-    const bool is_slowed = flow.new_rate < full_rate * (1 - kSame) || flow.new_rate <= 0;
-    slow(flow, is_slowed ? flow.bottleneck : kNoPipe, now);
-    if (!is_slowed) continue;
-    const auto sharers = static_cast<int>(pipes_[flow.bottleneck.value].users.size());
-    if (sharers > limits_[flow.bottleneck.value].sharers_max) note_worst(flow.bottleneck, now);
-  }
+// Which pipe slows a flow of `rate`.
+void FluidNetwork::note_limit(Flow& flow, double rate, SimTime now) {
+  const double full_rate = routes_[flow.route.value].full_rate;
+  const bool is_slowed = rate < full_rate * (1 - kSame) || rate <= 0;
+  slow(flow, is_slowed ? flow.bottleneck : kNoPipe, now);
+  if (!is_slowed) return;
+  const auto sharers = static_cast<int>(pipes_[flow.bottleneck.value].users.size());
+  if (sharers > limits_[flow.bottleneck.value].sharers_max) note_worst(flow.bottleneck, now);
 }
 
 void FluidNetwork::note_worst(PipeId pipe, SimTime now) {

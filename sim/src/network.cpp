@@ -6,6 +6,7 @@
 
 #include "foresail/base/error.h"
 #include "foresail/base/rng.h"
+#include "pfc_rule.h"
 
 namespace foresail::sim {
 namespace {
@@ -56,9 +57,14 @@ Network::Network(const topologies::Cluster& cluster, const topologies::NetworkOp
     : cluster_(cluster),
       options_(options),
       pace_(pace),
+      fluid_(FluidOptions{.tolerance = options.tolerance}),
       paths_(cluster, options_, pace_.efficiency, seed, fluid_),
       routes_(cluster, options_, paths_) {
   FORESAIL_EXPECT(options.qps_per_connection >= 1);
+  if (options.sharing == topologies::Sharing::Pfc) {
+    topologies::check_sharing(options);
+    fluid_.set_rule(std::make_unique<PfcRule>(paths_, fluid_));
+  }
   for (const auto& [link, fraction] : pace_.slow_links) {
     FORESAIL_EXPECT(fraction > 0);
     FORESAIL_EXPECT(fraction <= 1);
@@ -85,7 +91,14 @@ Network::Channels Network::make_channels(const std::vector<Load>& loads,
     Load load = loads[i];
     for (auto& [pipe, weight] : load.pipes) {
       const auto slow = slowdown_.find(pipe);
-      if (slow != slowdown_.end()) weight *= slow->second;
+      if (slow != slowdown_.end()) {
+        weight *= slow->second;
+        for (Way& way : load.ways) {
+          for (RouteEntry& entry : way) {
+            if (entry.pipe.value == pipe) entry.weight *= slow->second;
+          }
+        }
+      }
       total[pipe] += weight * (amounts.empty() ? 1 : amounts[i]);
     }
     channels.routes.push_back(paths_.make_route(load));

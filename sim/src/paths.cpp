@@ -20,7 +20,6 @@ using topologies::Vertex;
 using topologies::VertexKind;
 
 constexpr std::uint32_t kFirstQpn = 0x11;
-constexpr double kWeightNoise = 1e-9;  // of sums of weights in another order
 
 enum class Direction { LeafUp, LeafDown, PodUp, PodDown };
 
@@ -181,65 +180,8 @@ PipeId Paths::bundle(VertexId side, const std::vector<LinkId>& links, const std:
   return pipe;
 }
 
-PipeId Paths::set_factor(LinkId link, double factor, SimTime now) {
-  changed_ = now;
-  if (factor == 1) {
-    factors_.erase(link.value);
-  } else {
-    factors_[link.value] = factor;
-  }
-  const auto bundled = bundle_of_link_.find(link.value);
-  if (bundled != bundle_of_link_.end()) {
-    const PipeId pipe = bundled->second;
-    fluid_.set_capacity(pipe, bundle_rate(bundle_links_.at(pipe.value)), now);
-    return pipe;
-  }
-  const PipeId pipe = pipe_of(link);
-  fluid_.set_capacity(pipe, line_rate(link), now);
-  return pipe;
-}
-
-void Paths::reroute() {
-  std::vector<LinkId> down;
-  for (const auto& [link, factor] : factors_) {
-    if (factor <= 0) down.push_back(LinkId{link});
-  }
-  if (down.empty() && epochs_.empty()) return;
-  Epoch& epoch = epochs_[down];  // a link that flaps comes back to what was known
-  if (epoch.tables == nullptr) {
-    epoch.tables = std::make_shared<const topologies::RouteTables>(cluster_, down);
-  }
-  tables_ = epoch.tables;
-  current_ = &epoch.routes;
-}
-
 std::span<const LinkId> Paths::next_hops(VertexId at, VertexId nic) const {
   return tables_ == nullptr ? cluster_.next_hops(at, nic) : tables_->next_hops(at, nic);
-}
-
-RouteId Paths::current(RouteId route) {
-  if (tables_ == nullptr) return route;
-  if (const auto known = current_->find(route.value); known != current_->end()) {
-    return known->second;
-  }
-  const std::vector<Leg> legs = legs_[route.value];
-  Load planned;  // of the legs with all links up: what the route has besides stays as it is
-  const auto tables = std::exchange(tables_, nullptr);
-  for (const Leg& leg : legs) add_leg(leg, planned);
-  tables_ = tables;
-  Load load;
-  load.legs = legs;
-  for (const RouteEntry& entry : fluid_.route(route)) {
-    const auto found = planned.pipes.find(entry.pipe.value);
-    const double beside = entry.weight - (found == planned.pipes.end() ? 0 : found->second);
-    if (beside > kWeightNoise * entry.weight) load.pipes[entry.pipe.value] = beside;
-  }
-  const bool has_way =
-      std::ranges::all_of(legs, [&](const Leg& leg) { return add_leg(leg, load); });
-  const RouteId now = has_way && !legs.empty() ? make_route(load) : route;
-  current_->emplace(route.value, now);
-  current_->emplace(now.value, now);
-  return now;
 }
 
 RouteId Paths::make_route(const Load& load) {
@@ -248,7 +190,21 @@ RouteId Paths::make_route(const Load& load) {
   const RouteId route = fluid_.add_route(entries);
   legs_.resize(route.value + 1);
   legs_[route.value] = load.legs;
+  ways_.resize(route.value + 1);
+  if (options_.sharing == topologies::Sharing::Pfc) ways_[route.value] = all_ways(load);
   return route;
+}
+
+std::vector<Way> Paths::all_ways(const Load& load) const {
+  std::map<std::uint32_t, double> rest = load.pipes;
+  for (const Way& way : load.ways) {
+    for (const RouteEntry& entry : way) rest[entry.pipe.value] -= entry.weight;
+  }
+  std::vector<Way> ways = load.ways;
+  for (const auto& [pipe, weight] : rest) {
+    if (weight > 1e-9 * load.pipes.at(pipe)) ways.push_back({{PipeId{pipe}, weight}});
+  }
+  return ways;
 }
 
 std::string Paths::describe(RouteId route) const {
@@ -350,7 +306,7 @@ bool Paths::add_single_path(const Leg& leg, Load& load) {
     if (next.empty()) return false;
     const LinkId link = next[choose(at, next, tuple, below)];
     below *= next.size();
-    load.pipes[pipe_of(link).value] += leg.weight;
+    load_link(link, leg, load);
     at = cluster_.links()[link].to;
     switches += is_switch(cluster_, at) ? 1 : 0;
   }
@@ -431,31 +387,40 @@ bool Paths::add_sprayed(const Leg& leg, Load& load) {
   return true;
 }
 
+void Paths::load_link(LinkId link, const Leg& leg, Load& load) {
+  const PipeId pipe = pipe_of(link);
+  load.pipes[pipe.value] += leg.weight;
+  way_.push_back({pipe, leg.weight});
+}
+
 // Between device and NIC. A cable of its own with GPUDirect is never the narrowest: left out.
-void Paths::add_node_part(const Leg& leg, Load& load) {
-  if (cluster_.node().pcie.empty() && options_.nccl.gpudirect) return;
+std::size_t Paths::add_node_part(const Leg& leg, Load& load) {
+  if (cluster_.node().pcie.empty() && options_.nccl.gpudirect) return 0;
   const auto direct =
       options_.nccl.gpudirect ? topologies::GpuDirect::On : topologies::GpuDirect::Off;
-  for (const LinkId link : cluster_.path_to_nic(leg.from, direct)) {
-    load.pipes[pipe_of(link).value] += leg.weight;
-  }
-  for (const LinkId link : cluster_.path_from_nic(leg.to, direct)) {
-    load.pipes[pipe_of(link).value] += leg.weight;
-  }
+  for (const LinkId link : cluster_.path_to_nic(leg.from, direct)) load_link(link, leg, load);
+  const std::vector<LinkId> behind = cluster_.path_from_nic(leg.to, direct);
+  for (const LinkId link : behind) load_link(link, leg, load);
+  return behind.size();
 }
 
 bool Paths::add_leg(const Leg& leg, Load& load) {
+  way_.clear();
   if (cluster_.node_of(leg.from) == cluster_.node_of(leg.to)) {
-    for (const LinkId link : cluster_.intra_node_path(leg.from, leg.to)) {
-      load.pipes[pipe_of(link).value] += leg.weight;
-    }
+    for (const LinkId link : cluster_.intra_node_path(leg.from, leg.to)) load_link(link, leg, load);
+    if (options_.sharing == topologies::Sharing::Pfc) load.ways.push_back(way_);
     return true;
   }
-  add_node_part(leg, load);
+  const std::size_t behind = add_node_part(leg, load);
+  const auto last = static_cast<std::ptrdiff_t>(way_.size());
+  const auto first = last - static_cast<std::ptrdiff_t>(behind);
   switch (options_.routing) {
     case topologies::Routing::Ecmp:
     case topologies::Routing::DModK:
-      return add_single_path(leg, load);
+      if (!add_single_path(leg, load)) return false;
+      std::rotate(way_.begin() + first, way_.begin() + last, way_.end());
+      if (options_.sharing == topologies::Sharing::Pfc) load.ways.push_back(way_);
+      return true;
     case topologies::Routing::Spray:
     case topologies::Routing::Adaptive:
       return has_bundles_ ? add_sprayed(leg, load) : add_split(leg, load);
@@ -475,6 +440,7 @@ void Paths::add(DeviceId from, DeviceId to, std::uint64_t connection, double wei
       if (!had_way) refuse(leg);
     }
     for (const auto& [pipe, part] : alone.pipes) load.pipes[pipe] += part;
+    load.ways.insert(load.ways.end(), alone.ways.begin(), alone.ways.end());
     load.hops = std::max(load.hops, alone.hops);
   } else if (!add_leg(leg, load)) {
     refuse(leg);

@@ -17,7 +17,10 @@ constexpr std::size_t kLinksShown = 8;  // of each kind
 
 topologies::NetworkOptions effective(const SimulatorOptions& options) {
   topologies::NetworkOptions network = options.network;
-  if (options.fidelity == Fidelity::Analytic) network.routing = topologies::Routing::Spray;
+  if (options.fidelity == Fidelity::Analytic) {  // nothing is shared
+    network.routing = topologies::Routing::Spray;
+    network.sharing = topologies::Sharing::MaxMin;
+  }
   return network;
 }
 

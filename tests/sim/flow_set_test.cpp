@@ -12,6 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::FatTree;
+using topologies::Sharing;
 
 TEST(FlowSet, ALoneFlowTakesItsBytesAtLineRateAndThePathOfItsLastPacket) {
   // 489 packets of 4,096 bytes at 12.5 GB/s: 160.23552 us; 6 links of 0.5 us, and 5 times the
@@ -20,7 +21,7 @@ TEST(FlowSet, ALoneFlowTakesItsBytesAtLineRateAndThePathOfItsLastPacket) {
   const FlowSet set{tree.links(), {{tree.path(0, 15, 0, 0), Bytes(489 * 4096)}}};
   EXPECT_EQ(complete(set).completion[0], Duration(160'235'520) + 3us + Duration(5 * 327'680));
   FlowSetOptions pfc;
-  pfc.sharing = Sharing::IngressFair;
+  pfc.sharing = Sharing::Pfc;
   EXPECT_EQ(complete(set, pfc).completion[0], Duration(160'235'520) + 3us + Duration(5 * 327'680));
 }
 
@@ -44,7 +45,7 @@ TEST(FlowSet, StaggeredFlowsShareWhileBothRunUnderEitherSharing) {
                     {{{0}, Bytes(20'000'000)}, {{0}, Bytes(10'000'000), SimTime{} + 400us}}};
   FlowSetOptions options;
   options.completion = Completion::LastByteSent;
-  for (const Sharing sharing : {Sharing::MaxMin, Sharing::IngressFair}) {
+  for (const Sharing sharing : {Sharing::MaxMin, Sharing::Pfc}) {
     options.sharing = sharing;
     const FlowSetSummary summary = complete(set, options);
     EXPECT_NEAR(to_seconds(summary.completion[0]), 2400e-6, 1e-9);
@@ -64,7 +65,7 @@ TEST(FlowSet, AFlowThatIsAloneMayReachLessThanTheLinkAndTogetherFillIt) {
 
 TEST(FlowSet, EqualInputsGiveEqualBytesUnderEitherSharing) {
   const FatTree tree(8, Bandwidth::gbps(100), 1us);
-  for (const Sharing sharing : {Sharing::MaxMin, Sharing::IngressFair}) {
+  for (const Sharing sharing : {Sharing::MaxMin, Sharing::Pfc}) {
     FlowSetOptions options;
     options.sharing = sharing;
     RandomStream random = Rng(31).stream("permutation");

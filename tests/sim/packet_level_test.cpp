@@ -15,6 +15,7 @@ namespace {
 
 using test::FatTree;
 using test::Spread;
+using topologies::Sharing;
 
 /// What the packet simulator gave, us: its range over seeds, or one figure twice.
 struct Published {
@@ -79,7 +80,7 @@ TEST(PacketLevel, CongestionControlOnHashedPathsWithin5And10Percent) {
 
 TEST(PacketLevel, PfcAloneOnHashedPathsWithin7And5Percent) {
   compare("PFC only, 100 Gb/s",
-          draws(test::draw_count(20), Bandwidth::gbps(100), table_options(Sharing::IngressFair, 1)),
+          draws(test::draw_count(20), Bandwidth::gbps(100), table_options(Sharing::Pfc, 1)),
           {507, 523, 955, 1047}, 0.07, 0.05);
 }
 
@@ -87,7 +88,7 @@ TEST(PacketLevel, PfcAloneOnHashedPathsWithin7And5Percent) {
 // less of the delay of a pause, and links idle more. The direction is known: we are too fast.
 TEST(PacketLevel, PfcAloneAtTwiceTheRateWithin10And15Percent) {
   compare("PFC only, 200 Gb/s",
-          draws(test::draw_count(5), Bandwidth::gbps(200), table_options(Sharing::IngressFair, 1)),
+          draws(test::draw_count(5), Bandwidth::gbps(200), table_options(Sharing::Pfc, 1)),
           {259, 276, 491, 557}, 0.10, 0.15);
 }
 

@@ -21,7 +21,7 @@ inline Protocol protocol(const std::string& name) {
   options.completion = Completion::LastAckReceived;
   options.packet = Bytes(9000);
   options.header = Bytes(64);
-  if (name == "roce" || name == "uroce") options.sharing = Sharing::IngressFair;
+  if (name == "roce" || name == "uroce") options.sharing = topologies::Sharing::Pfc;
   if (name == "hpcc") options.lone_efficiency = 0.95;
   if (name == "uroce" || name == "swift") options.packet = Bytes(4000);
   if (name == "swift") options.header = Bytes(0);

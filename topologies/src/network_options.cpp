@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "foresail/base/error.h"
+
 namespace foresail::topologies {
 namespace {
 
@@ -46,6 +48,24 @@ Document nccl_document(const NcclOptions& options) {
 
 }  // namespace
 
+namespace {
+
+// Empty if the sharing goes with the routing.
+std::string why_not_shared(const NetworkOptions& options) {
+  const bool is_split = options.routing == Routing::Spray || options.routing == Routing::Adaptive;
+  if (options.sharing != Sharing::Pfc || !is_split) return {};
+  return "pfc needs one path per queue pair (routing ecmp or d_mod_k), but routing is " +
+         std::string(to_string(options.routing));
+}
+
+}  // namespace
+
+void check_sharing(const NetworkOptions& options) {
+  const std::string reason = why_not_shared(options);
+  if (reason.empty()) return;
+  throw Error(ErrorCode::InvalidInput, "network.sharing: " + reason);
+}
+
 NetworkOptions read_network(const Yaml& node) {
   node.allow_only({"routing", "hash", "hash_seeds", "qps_per_connection", "split_data",
                    "hash_queue_pair", "sharing", "tolerance", "nccl"});
@@ -66,6 +86,8 @@ NetworkOptions read_network(const Yaml& node) {
     if (!(options.tolerance >= 0 && options.tolerance <= 0.1)) value->fail("is outside [0, 0.1]");
   }
   if (const auto value = node.find("nccl")) options.nccl = read_nccl(*value);
+  const std::string reason = why_not_shared(options);
+  if (!reason.empty()) node.at("sharing").fail(reason);
   return options;
 }
 

@@ -10,6 +10,7 @@
 #include "foresail/base/units.h"
 #include "foresail/sim/fluid_network.h"
 #include "foresail/sim/pfc.h"
+#include "foresail/topologies/network_options.h"
 
 namespace foresail::sim {
 
@@ -31,12 +32,6 @@ struct FlowSet {
   std::vector<PointToPointFlow> flows;
 };
 
-/// Who gets how much of an overloaded link.
-enum class Sharing {
-  MaxMin,       ///< by flow: what congestion control settles on
-  IngressFair,  ///< by ingress port, with head-of-line blocking: PFC alone (pfc.h)
-};
-
 /// When a flow counts as complete.
 enum class Completion {
   LastByteSent,      ///< nothing but the transfer itself
@@ -45,7 +40,7 @@ enum class Completion {
 };
 
 struct FlowSetOptions {
-  Sharing sharing = Sharing::MaxMin;
+  topologies::Sharing sharing = topologies::Sharing::MaxMin;
   Completion completion = Completion::LastByteReceived;
   Bytes packet{4096};  ///< payload of a full packet
   Bytes header{0};     ///< on the wire with each packet
@@ -57,7 +52,7 @@ struct FlowSetOptions {
   /// additive increases fills what the target leaves (facts 3.3: C eta + N W_AI / T).
   double lone_efficiency = 1;
   FluidOptions fluid;  ///< under MaxMin
-  PfcOptions pfc;      ///< under IngressFair
+  PfcOptions pfc;      ///< under Pfc
 };
 
 struct FlowSetSummary {
@@ -82,7 +77,7 @@ Duration path_delay(const FlowSet& set, const PointToPointFlow& flow,
                     const FlowSetOptions& options);
 
 /// Runs all flows to the end. Throws Error{InvalidInput} for a flow without links or bytes, a link
-/// without bandwidth, or under IngressFair for paths that can deadlock.
+/// without bandwidth, or under Pfc for paths that can deadlock.
 FlowSetSummary complete(const FlowSet& set, const FlowSetOptions& options = {});
 
 }  // namespace foresail::sim

@@ -68,6 +68,27 @@ struct Contention {
 };
 inline constexpr std::size_t kNamedSharers = 8;
 
+/// Rates by another rule than max-min fairness.
+class RateRule {
+ public:
+  struct Flow {
+    RouteId route;
+    double rate = 0;         ///< so far; 0 at its start
+    double full_rate = 0;    ///< with all pipes of its route to itself, > 0
+    bool was_ruled = false;  ///< its rate is this rule's answer of an earlier settle
+  };
+  struct Answer {
+    double rate = 0;  ///< at most full_rate
+    /// What keeps it below its full rate, if it is.
+    std::optional<PipeId> bottleneck;
+  };
+  virtual ~RateRule() = default;
+  /// One answer per flow. `flows` are all that share pipes with each other, directly or through
+  /// others; on one pipe at least they would need more than its capacity at their full rates. The
+  /// answers hold until the next call.
+  virtual std::span<const Answer> rates(std::span<const Flow> flows) = 0;
+};
+
 class WaterFill;
 
 class FluidNetwork {
@@ -76,6 +97,11 @@ class FluidNetwork {
   ~FluidNetwork();
   FluidNetwork(FluidNetwork&&) noexcept;
   FluidNetwork& operator=(FluidNetwork&&) noexcept;
+
+  /// Flows get their rates from `rule` instead: where any pipe is contended, the flows that share
+  /// pipes with its flows, directly or through others; all others run at their full rates. Before
+  /// the first start; routes must have the share 1.
+  void set_rule(std::unique_ptr<RateRule> rule);
 
   /// Capacity in units (bytes, core-seconds) per second, > 0.
   PipeId add_pipe(double capacity);
@@ -190,6 +216,7 @@ class FluidNetwork {
     double cap = std::numeric_limits<double>::infinity();
     std::uint64_t stamp = 0;  // flows and slot hold in the solve of this number
     std::uint32_t flows = 0, slot = 0;
+    std::uint32_t searched = 0;  // entry at which the last search for a bottleneck ended
   };
   struct Entry {
     PipeId pipe;
@@ -209,6 +236,7 @@ class FluidNetwork {
     std::uint64_t stamp = 0;  // equals the solve's number while the flow is in its set
     double new_rate = -1;
     bool is_active = false;
+    bool is_ruled = false;    // its rate is the rule's answer
     bool is_chained = false;  // a pending event may still walk over this flow: keep its id
   };
   struct Finish {
@@ -243,7 +271,12 @@ class FluidNetwork {
   void remember(const Pattern& pattern);
   Pattern gather_active();
   void fill_levels();
-  void note_limits(SimTime now);
+  bool finds_other_bottleneck(Flow& flow, SimTime now);
+  bool shares_with_ruled(const Flow& flow) const;
+  void gather_component(std::uint32_t first);
+  void rule_component(std::size_t first);
+  void apply_rule();
+  void note_limit(Flow& flow, double rate, SimTime now);
   void slow(Flow& flow, PipeId pipe, SimTime now);
   void note_worst(PipeId pipe, SimTime now);
 
@@ -286,6 +319,8 @@ class FluidNetwork {
   std::vector<Level> levels_;                         // of the fill from scratch, by route
   std::map<Pattern, std::vector<Level>> remembered_;  // this epoch
   std::size_t remembered_count_ = 0;
+  std::unique_ptr<RateRule> rule_;  // null: max-min
+  std::vector<RateRule::Flow> ruled_;
 };
 
 }  // namespace foresail::sim

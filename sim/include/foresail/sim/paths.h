@@ -36,10 +36,14 @@ struct Leg {
   double weight = 1;
 };
 
+/// The pipes of a leg in order, with what each takes per byte of the flow.
+using Way = std::vector<RouteEntry>;
+
 /// What one flow takes of each pipe, per byte; and the switches on its longest way.
 struct Load {
   std::map<std::uint32_t, double> pipes;  ///< PipeId value -> weight
   std::vector<Leg> legs;                  ///< what it was made of
+  std::vector<Way> ways;                  ///< of the legs, if the paths keep them
   int hops = 0;
 };
 
@@ -57,6 +61,10 @@ class Paths {
 
   /// The route of a load. Its legs are kept, to find new ways and to name who collides.
   RouteId make_route(const Load& load);
+
+  /// The ways of a route's legs, and each pipe that belongs to no leg as a way of its own. Only
+  /// under sharing pfc, whose routes take single paths; else empty.
+  const std::vector<Way>& ways(RouteId route) const { return ways_[route.value]; }
 
   /// From `now` on a link has `factor` of its bandwidth; returns its pipe (of all links that it is
   /// sprayed over together, which loses its part). A link with factor 0 stays in the routes until
@@ -96,8 +104,11 @@ class Paths {
                      std::uint64_t below) const;
   // False if there is no way.
   bool add_leg(const Leg& leg, Load& load);
-  void add_node_part(const Leg& leg, Load& load);
+  void load_link(LinkId link, const Leg& leg, Load& load);
+  // Returns the number of links behind the far NIC, which it loads before those of the fabric.
+  std::size_t add_node_part(const Leg& leg, Load& load);
   bool add_single_path(const Leg& leg, Load& load);
+  std::vector<Way> all_ways(const Load& load) const;
   bool add_sprayed(const Leg& leg, Load& load);
   bool add_split(const Leg& leg, Load& load);
   std::string describe(const Leg& leg) const;
@@ -128,6 +139,8 @@ class Paths {
   };
   std::map<std::vector<LinkId>, Epoch> epochs_;  // since the first reroute
   std::map<std::uint32_t, RouteId>* current_ = nullptr;
+  std::vector<std::vector<Way>> ways_;                     // by route
+  Way way_;                                                // of the leg that is being added
   std::shared_ptr<const topologies::RouteTables> tables_;  // without what is down; null: all up
   bool has_bundles_ = false;  // links of a folded Clos are sprayed over as one pipe
   bool is_non_blocking_ = false;

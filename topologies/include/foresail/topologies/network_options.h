@@ -53,6 +53,10 @@ struct NetworkOptions {
   friend bool operator==(const NetworkOptions&, const NetworkOptions&) = default;
 };
 
+/// Throws Error{InvalidInput} if the options ask for sharing pfc together with a routing that
+/// spreads a flow over many paths: pauses act on the links of one path.
+void check_sharing(const NetworkOptions& options);
+
 /// docs/reference/scenario.md; absent keys keep the defaults above. Throws Error{InvalidInput}.
 NetworkOptions read_network(const Yaml& node);
 Document to_document(const NetworkOptions& options);
