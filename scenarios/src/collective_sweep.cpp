@@ -118,19 +118,26 @@ class Bench {
   }
 
   Run measure(Bytes size) {
-    std::vector<TransferPlan> plans = plans_of(size);
+    const std::vector<std::vector<TransferPlan>> plans = plans_of(size);
     Run run;
-    for (const TransferPlan& plan : plans) {
-      run.time = std::max(run.time, network_.alone(plan));
+    run.plan = plans.front().front();
+    if (options_.fidelity == sim::Fidelity::Analytic) {
+      for (const std::vector<TransferPlan>& group : plans) {
+        Duration slowest{};
+        for (const TransferPlan& plan : group) slowest = std::max(slowest, network_.alone(plan));
+        run.time += slowest / options_.groups;
+      }
+      return run;
     }
-    run.plan = plans.front();
-    if (options_.fidelity == sim::Fidelity::Analytic) return run;
     const std::vector<double> before = carried();
-    Duration flows{};
-    for (const TransferPlan& plan : plans) start(plan);
-    flows = finish();
-    run.time = std::max(run.plan.latency + flows, Duration{});
-    find_busiest(before, flows, run);
+    for (std::size_t g = 0; g < plans.size(); ++g) {
+      for (const TransferPlan& plan : plans[g]) start(plan, g);
+    }
+    const std::vector<Duration> ends = finish();
+    for (std::size_t g = 0; g < plans.size(); ++g) {
+      run.time += (plans[g].front().latency + ends[g]) / options_.groups;
+    }
+    find_busiest(before, *std::ranges::max_element(ends), run);
     return run;
   }
 
@@ -141,19 +148,20 @@ class Bench {
     return network;
   }
 
-  std::vector<TransferPlan> plans_of(Bytes size) {
-    std::vector<TransferPlan> plans;
+  // By group; the slowest start first: it stands for the group's latency.
+  std::vector<std::vector<TransferPlan>> plans_of(Bytes size) {
+    std::vector<std::vector<TransferPlan>> plans(groups_.size());
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       if (options_.operation == Operation::SendRecv) {
-        add_messages(size, groups_[g], plans);
+        add_messages(size, groups_[g], plans[g]);
       } else {
-        plans.push_back(
+        plans[g].push_back(
             network_.collective(collective_of(options_.operation), size, groups_[g], g + 1));
       }
+      std::ranges::stable_sort(plans[g], [](const TransferPlan& a, const TransferPlan& b) {
+        return a.latency > b.latency;
+      });
     }
-    // The slowest start first: it stands for the operation's latency.
-    std::ranges::stable_sort(
-        plans, [](const TransferPlan& a, const TransferPlan& b) { return a.latency > b.latency; });
     return plans;
   }
 
@@ -171,23 +179,25 @@ class Bench {
     }
   }
 
-  void start(const TransferPlan& plan) {
+  void start(const TransferPlan& plan, std::size_t group) {
     for (std::size_t r = 0; r < plan.routes.size(); ++r) {
       const double amount = plan.amounts.empty() ? plan.amount : plan.amounts[r];
-      if (amount > 0) network_.fluid().start(plan.routes[r], amount, 0, now_);
+      if (amount > 0) network_.fluid().start(plan.routes[r], amount, group, now_);
     }
   }
 
-  Duration finish() {
+  // When the last flow of each group ended.
+  std::vector<Duration> finish() {
     sim::FluidNetwork& fluid = network_.fluid();
+    std::vector<Duration> ends(groups_.size());
     const SimTime begin = now_;
     fluid.settle(now_);
     while (const std::optional<SimTime> next = fluid.next_finish()) {
       now_ = *next;
-      while (fluid.next_finish() == now_) fluid.finish_next();
+      while (fluid.next_finish() == now_) ends[fluid.finish_next()] = now_ - begin;
       fluid.settle(now_);
     }
-    return now_ - begin;
+    return ends;
   }
 
   std::vector<double> carried() const {

@@ -84,7 +84,8 @@ struct Sweep {
   double average_bus_bandwidth() const;
 };
 
-/// A point's time is that of the slowest group. Throws Error{InvalidInput} if the options name what
+/// A point's time is the mean of the groups', as nccl-tests averages over all ranks by default
+/// (its README, --average 1). Throws Error{InvalidInput} if the options name what
 /// NCCL lacks, the cluster is smaller than `devices`, or the groups do not share them in twos or
 /// more.
 Sweep sweep(const topologies::Cluster& cluster, const SweepOptions& options);
