@@ -95,6 +95,7 @@ Document to_document(const Sweep& sweep) {
                     {"balance",
                      {{"uplinks", point.balance.uplinks},
                       {"uplinks_worst", point.balance.uplinks_worst},
+                      {"uplinks_least", point.balance.uplinks_least},
                       {"ports_in", point.balance.ports_in},
                       {"ports_in_worst", point.balance.ports_in_worst}}}});
   }

@@ -10,24 +10,28 @@ using topologies::Cluster;
 using topologies::VertexKind;
 
 struct Tally {
-  double ratios = 0, worst = 1;
+  double ratios = 0, lows = 0, worst = 1;
   int places = 0;
 
   void add(const std::vector<double>& loads) {
     if (loads.size() < 2) return;
     double sum = 0;
     double most = 0;
+    double least = loads.front();
     for (const double load : loads) {
       sum += load;
       most = std::max(most, load);
+      least = std::min(least, load);
     }
     if (sum <= 0) return;
     const double ratio = most * static_cast<double>(loads.size()) / sum;
     ratios += ratio;
+    lows += least * static_cast<double>(loads.size()) / sum;
     worst = std::max(worst, ratio);
     ++places;
   }
   double mean() const { return places == 0 ? 1 : ratios / places; }
+  double low() const { return places == 0 ? 1 : lows / places; }
 };
 
 }  // namespace
@@ -53,7 +57,7 @@ LinkBalance balance_of(const Cluster& cluster, const std::map<LinkId, double>& b
     up.add(upward);
   }
   for (const auto& [nic, loads] : into) in.add(loads);
-  return {up.mean(), up.worst, in.mean(), in.worst};
+  return {up.mean(), up.worst, up.low(), in.mean(), in.worst};
 }
 
 }  // namespace foresail::scenarios

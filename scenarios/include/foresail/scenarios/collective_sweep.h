@@ -54,6 +54,7 @@ struct SweepOptions {
 struct LinkBalance {
   double uplinks = 1;        ///< upward links of one switch
   double uplinks_worst = 1;  ///< of the worst switch
+  double uplinks_least = 1;  ///< the least loaded over the mean
   double ports_in = 1;       ///< links into the ports of one NIC
   double ports_in_worst = 1;
 };
