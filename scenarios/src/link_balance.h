@@ -1,4 +1,5 @@
-// How evenly the links that could share a load did.
+/// \file
+/// How evenly the links that could share a load did.
 #pragma once
 
 #include <map>
