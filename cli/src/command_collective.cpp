@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "command.h"
 #include "foresail/base/error.h"
 #include "foresail/base/yaml.h"
 #include "foresail/scenarios/collective_compare.h"
 #include "foresail/scenarios/collective_log.h"
+#include "foresail/scenarios/collective_scenario.h"
 #include "foresail/scenarios/collective_sweep.h"
 #include "foresail/scenarios/scenario.h"
 #include "foresail/topologies/cluster.h"
@@ -16,8 +19,8 @@ struct Options {
   Common common;
   std::string cluster, operation, min = "8", max = "16GiB";
   double factor = 2;
-  int gpus = 0, seeds = 1, channels = 0;
-  std::string network_file, algorithm, protocol, log_file;
+  int gpus = 0, seeds = 0, channels = 0, groups = 1;
+  std::string scenario, network_file, algorithm, protocol, log_file;
 };
 
 topologies::Cluster cluster_of(const Options& options) {
@@ -40,34 +43,53 @@ Choice choice_of(const std::string& text, const char* option) {
   return *value;
 }
 
-// The file is a scenario's `network` mapping, or holds one.
-topologies::NetworkOptions network_of(const Options& options) {
-  topologies::NetworkOptions network;
-  if (!options.network_file.empty()) {
-    const Yaml root = Yaml::load(options.network_file);
-    const std::optional<Yaml> inner = root.find("network");
-    network = topologies::read_network(inner ? *inner : root);
-  }
+void set_nccl(const Options& options, topologies::NcclOptions& nccl) {
   if (!options.algorithm.empty()) {
-    network.nccl.algorithm = choice_of<topologies::Algorithm>(options.algorithm, "--nccl-algo");
+    nccl.algorithm = choice_of<topologies::Algorithm>(options.algorithm, "--nccl-algo");
   }
   if (!options.protocol.empty()) {
-    network.nccl.protocol = choice_of<topologies::Protocol>(options.protocol, "--nccl-proto");
+    nccl.protocol = choice_of<topologies::Protocol>(options.protocol, "--nccl-proto");
   }
-  if (options.channels > 0) network.nccl.channels = options.channels;
-  return network;
+  if (options.channels > 0) nccl.channels = options.channels;
+}
+
+// The file is a scenario's `network` mapping, or holds one.
+topologies::NetworkOptions network_of(const Options& options) {
+  if (options.network_file.empty()) return {};
+  const Yaml root = Yaml::load(options.network_file);
+  const std::optional<Yaml> inner = root.find("network");
+  return topologies::read_network(inner ? *inner : root);
+}
+
+int run_scenario(const Options& options) {
+  scenarios::CollectiveScenario scenario = scenarios::load_collective(options.scenario);
+  scenarios::SweepOptions& sweep = scenario.sweep;
+  sweep.fidelity = options.common.fidelity_choice();
+  sweep.seed = options.common.seed.value_or(sweep.seed);
+  if (options.seeds > 0) sweep.seeds = options.seeds;
+  set_nccl(options, sweep.network.nccl);
+  const scenarios::Sweep result =
+      scenarios::sweep(topologies::Cluster(scenario.cluster), scenario.sweep);
+  answer(options.common, scenarios::to_document(result), scenarios::to_text(result));
+  return kOk;
 }
 
 int run(const Options& options) {
+  if (!options.scenario.empty()) return run_scenario(options);
+  if (options.cluster.empty()) {
+    throw Error(ErrorCode::InvalidInput, "collective needs a scenario or --cluster");
+  }
   const topologies::Cluster cluster = cluster_of(options);
   scenarios::SweepOptions sweep;
   if (!options.operation.empty()) {
     sweep.operation = choice_of<scenarios::Operation>(options.operation, "--op");
   }
   sweep.network = network_of(options);
+  set_nccl(options, sweep.network.nccl);
   sweep.fidelity = options.common.fidelity_choice();
   sweep.seed = options.common.seed.value_or(1);
-  sweep.seeds = options.seeds;
+  sweep.seeds = std::max(options.seeds, 1);
+  sweep.groups = options.groups;
   if (!options.log_file.empty()) {
     const scenarios::CollectiveLog log = scenarios::read_log(options.log_file);
     if (log.operation && options.operation.empty()) sweep.operation = *log.operation;
@@ -87,23 +109,34 @@ int run(const Options& options) {
 Command add_collective(CLI::App& root) {
   auto options = std::make_shared<Options>();  // shared with the runner below
   CLI::App* app = root.add_subcommand("collective", "nccl-tests' table of a cluster, simulated");
-  app->add_option("--cluster", options->cluster, "catalogue name or file")->required();
+  CLI::Option* file =
+      app->add_option("scenario", options->scenario, "file that describes a collective alone");
+  app->add_option("--cluster", options->cluster, "catalogue name or file")->excludes(file);
   app->add_option("--gpus", options->gpus, "size, instead of the file's own")
+      ->excludes(file)
       ->check(CLI::PositiveNumber);
   app->add_option("--op", options->operation,
                   "all_reduce (default; of a log: its own), all_gather, reduce_scatter, broadcast, "
-                  "all_to_all, sendrecv");
-  app->add_option("--min", options->min, "smallest size (8)");
-  app->add_option("--max", options->max, "largest size (16GiB)");
-  app->add_option("--factor", options->factor, "from size to size (2)");
-  app->add_option("--network", options->network_file, "file with a scenario's network mapping");
+                  "all_to_all, sendrecv")
+      ->excludes(file);
+  app->add_option("--min", options->min, "smallest size (8)")->excludes(file);
+  app->add_option("--max", options->max, "largest size (16GiB)")->excludes(file);
+  app->add_option("--factor", options->factor, "from size to size (2)")->excludes(file);
+  app->add_option("--network", options->network_file, "file with a scenario's network mapping")
+      ->excludes(file);
   app->add_option("--nccl-algo", options->algorithm, "ring, tree, nvls, nvls_tree, pat, ...");
   app->add_option("--nccl-proto", options->protocol, "ll, ll128, simple");
   app->add_option("--channels", options->channels, "instead of as many as NCCL finds")
       ->check(CLI::Range(1, 64));
   app->add_option("--seeds", options->seeds, "draws of the switches' hashes")
       ->check(CLI::Range(1, 10000));
-  app->add_option("--compare", options->log_file, "output of nccl-tests to explain");
+  CLI::Option* groups =
+      app->add_option("--groups", options->groups, "groups at once, interleaved over the devices")
+          ->excludes(file)
+          ->check(CLI::PositiveNumber);
+  app->add_option("--compare", options->log_file, "output of nccl-tests to explain")
+      ->excludes(file)
+      ->excludes(groups);
   options->common.add_to(*app);
   return {app, [options] { return run(*options); }};
 }

@@ -5,9 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <utility>
 
 #include "foresail/base/error.h"
+#include "foresail/base/rng.h"
 #include "foresail/sim/network.h"
+#include "link_balance.h"
 
 namespace foresail::scenarios {
 namespace {
@@ -63,12 +67,42 @@ sim::NetworkPace pace_of(const Cluster& cluster, const Impairment& impairment) {
   return pace;
 }
 
+void check(const Cluster& cluster, const SweepOptions& options) {
+  const auto fail = [](const std::string& text) { throw Error(ErrorCode::InvalidInput, text); };
+  const int all = cluster.device_count();
+  const int devices = options.devices > 0 ? options.devices : all;
+  if (devices > all) fail(fmt::format("{} devices of a cluster that has {}", devices, all));
+  if (devices % options.groups != 0) {
+    fail(fmt::format("{} groups do not divide {} devices", options.groups, devices));
+  }
+  if (devices / options.groups < 2) fail("a collective needs two devices or more");
+}
+
+std::vector<DeviceId> devices_of(const Cluster& cluster, const SweepOptions& options,
+                                 std::uint64_t seed) {
+  std::vector<int> nodes(static_cast<std::size_t>(cluster.options().nodes));
+  std::iota(nodes.begin(), nodes.end(), 0);
+  if (options.spread == Spread::Random) {
+    RandomStream random = Rng(seed).stream("placement");
+    for (std::size_t i = nodes.size(); i > 1; --i) std::swap(nodes[i - 1], nodes[random.below(i)]);
+  }
+  const int wanted = options.devices > 0 ? options.devices : cluster.device_count();
+  std::vector<DeviceId> devices;
+  for (const int node : nodes) {
+    for (int d = 0; d < cluster.node().devices && std::cmp_less(devices.size(), wanted); ++d) {
+      devices.push_back(DeviceId{static_cast<std::uint32_t>(node * cluster.node().devices + d)});
+    }
+  }
+  return devices;
+}
+
 struct Run {
   TransferPlan plan;
   Duration time{};
   std::string busiest;  ///< link that was busy for the largest share of the flows' time
   bool is_between_switches = false;
   double nic_bytes_max = 0;
+  LinkBalance balance;
 };
 
 // One operation after the other on one network: nothing else is on it.
@@ -78,25 +112,32 @@ class Bench {
       : cluster_(cluster),
         options_(options),
         network_(cluster, effective(options), pace_of(cluster, options.impairment), seed) {
-    for (int d = 0; d < cluster.device_count(); ++d) {
-      devices_.push_back(DeviceId{static_cast<std::uint32_t>(d)});
-    }
+    const std::vector<DeviceId> taken = devices_of(cluster, options, seed);
+    groups_.resize(static_cast<std::size_t>(options.groups));
+    for (std::size_t i = 0; i < taken.size(); ++i) groups_[i % groups_.size()].push_back(taken[i]);
   }
 
   Run measure(Bytes size) {
-    std::vector<TransferPlan> plans = plans_of(size);
+    const std::vector<std::vector<TransferPlan>> plans = plans_of(size);
     Run run;
-    for (const TransferPlan& plan : plans) {
-      run.time = std::max(run.time, network_.alone(plan));
+    run.plan = plans.front().front();
+    if (options_.fidelity == sim::Fidelity::Analytic) {
+      for (const std::vector<TransferPlan>& group : plans) {
+        Duration slowest{};
+        for (const TransferPlan& plan : group) slowest = std::max(slowest, network_.alone(plan));
+        run.time += slowest / options_.groups;
+      }
+      return run;
     }
-    run.plan = plans.front();
-    if (options_.fidelity == sim::Fidelity::Analytic) return run;
     const std::vector<double> before = carried();
-    Duration flows{};
-    for (const TransferPlan& plan : plans) start(plan);
-    flows = finish();
-    run.time = std::max(run.plan.latency + flows, Duration{});
-    find_busiest(before, flows, run);
+    for (std::size_t g = 0; g < plans.size(); ++g) {
+      for (const TransferPlan& plan : plans[g]) start(plan, g);
+    }
+    const std::vector<Duration> ends = finish();
+    for (std::size_t g = 0; g < plans.size(); ++g) {
+      run.time += (plans[g].front().latency + ends[g]) / options_.groups;
+    }
+    find_busiest(before, *std::ranges::max_element(ends), run);
     return run;
   }
 
@@ -110,14 +151,28 @@ class Bench {
     return network;
   }
 
-  std::vector<TransferPlan> plans_of(Bytes size) {
-    if (options_.operation != Operation::SendRecv) {
-      return {network_.collective(collective_of(options_.operation), size, devices_, 1)};
+  // By group; the slowest start first: it stands for the group's latency.
+  std::vector<std::vector<TransferPlan>> plans_of(Bytes size) {
+    std::vector<std::vector<TransferPlan>> plans(groups_.size());
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      if (options_.operation == Operation::SendRecv) {
+        add_messages(size, groups_[g], plans[g]);
+      } else {
+        plans[g].push_back(
+            network_.collective(collective_of(options_.operation), size, groups_[g], g + 1));
+      }
+      std::ranges::stable_sort(plans[g], [](const TransferPlan& a, const TransferPlan& b) {
+        return a.latency > b.latency;
+      });
     }
-    std::vector<TransferPlan> plans;
+    return plans;
+  }
+
+  void add_messages(Bytes size, const std::vector<DeviceId>& devices,
+                    std::vector<TransferPlan>& plans) {
     const topologies::NcclSpec& nccl = cluster_.device().nccl;
-    for (std::size_t d = 0; d < devices_.size(); ++d) {
-      TransferPlan plan = network_.message(devices_[d], devices_[(d + 1) % devices_.size()], size);
+    for (std::size_t d = 0; d < devices.size(); ++d) {
+      TransferPlan plan = network_.message(devices[d], devices[(d + 1) % devices.size()], size);
       plan.latency +=
           duration_from_seconds(1e-6 * (nccl.launch_us + nccl.latency_factor * kMessageBaseUs));
       plan.protocol = topologies::Protocol::Simple;
@@ -125,29 +180,27 @@ class Bench {
       plan.channels = 1;
       plans.push_back(plan);
     }
-    // The slowest start first: it stands for the operation's latency.
-    std::ranges::stable_sort(
-        plans, [](const TransferPlan& a, const TransferPlan& b) { return a.latency > b.latency; });
-    return plans;
   }
 
-  void start(const TransferPlan& plan) {
+  void start(const TransferPlan& plan, std::size_t group) {
     for (std::size_t r = 0; r < plan.routes.size(); ++r) {
       const double amount = plan.amounts.empty() ? plan.amount : plan.amounts[r];
-      if (amount > 0) network_.fluid().start(plan.routes[r], amount, 0, now_);
+      if (amount > 0) network_.fluid().start(plan.routes[r], amount, group, now_);
     }
   }
 
-  Duration finish() {
+  // When the last flow of each group ended.
+  std::vector<Duration> finish() {
     sim::FluidNetwork& fluid = network_.fluid();
+    std::vector<Duration> ends(groups_.size());
     const SimTime begin = now_;
     fluid.settle(now_);
     while (const std::optional<SimTime> next = fluid.next_finish()) {
       now_ = *next;
-      while (fluid.next_finish() == now_) fluid.finish_next();
+      while (fluid.next_finish() == now_) ends[fluid.finish_next()] = now_ - begin;
       fluid.settle(now_);
     }
-    return now_ - begin;
+    return ends;
   }
 
   std::vector<double> carried() const {
@@ -163,10 +216,12 @@ class Bench {
     if (seconds <= 0) return;
     double most = 0;
     const std::vector<double> after = carried();
+    std::map<LinkId, double> by_link;
     for (std::uint32_t p = 0; p < after.size(); ++p) {
       const sim::PipeId pipe{p};
       const double bytes = after[p] - (p < before.size() ? before[p] : 0);
       if (bytes <= 0) continue;
+      if (const std::optional<LinkId> link = network_.paths().link_of(pipe)) by_link[*link] = bytes;
       const std::string name = network_.paths().pipe_name(pipe);
       const bool is_nic = name.find(".nic") != std::string::npos;
       if (is_nic && name.find(".gpu") == std::string::npos) {
@@ -178,12 +233,13 @@ class Bench {
       run.busiest = name;
       run.is_between_switches = network_.paths().is_between_switches(pipe);
     }
+    run.balance = balance_of(cluster_, by_link);
   }
 
   const Cluster& cluster_;
   const SweepOptions& options_;
   Network network_;
-  std::vector<DeviceId> devices_;
+  std::vector<std::vector<DeviceId>> groups_;
   SimTime now_{};
 };
 
@@ -223,13 +279,14 @@ double Sweep::average_bus_bandwidth() const {
 
 Sweep sweep(const Cluster& cluster, const SweepOptions& options) {
   FORESAIL_EXPECT(options.seeds >= 1);
-  if (cluster.device_count() < 2) {
-    throw Error(ErrorCode::InvalidInput, "a collective needs two devices or more");
-  }
+  FORESAIL_EXPECT(options.groups >= 1);
+  check(cluster, options);
+  const int devices = options.devices > 0 ? options.devices : cluster.device_count();
   Sweep result;
   result.operation = options.operation;
-  result.ranks = cluster.device_count();
-  result.nodes = cluster.options().nodes;
+  result.ranks = devices / options.groups;
+  result.groups = options.groups;
+  result.nodes = (devices + cluster.node().devices - 1) / cluster.node().devices;
   result.cluster = cluster.name();
   result.seeds = options.seeds;
   result.points.resize(options.sizes.size());
@@ -251,6 +308,7 @@ Sweep sweep(const Cluster& cluster, const SweepOptions& options) {
       point.latency = run.plan.latency - run.plan.copies;
       point.bound = bound_of(run);
       point.nic_bytes_max = run.nic_bytes_max;
+      point.balance = run.balance;
     }
   }
   for (SweepPoint& point : result.points) {

@@ -43,13 +43,14 @@ std::string row_text(const Sweep& sweep, const SweepPoint& point) {
 std::string to_text(const Sweep& sweep) {
   std::string text = fmt::format(
       "# Collective test starting: {}_perf\n"
-      "# nThread 1 nGpus 1 ranks {} nodes {} cluster {} (simulated)\n#\n"
+      "# nThread 1 nGpus 1 ranks {} nodes {} cluster {} (simulated{})\n#\n"
       "# in-place and out-of-place take the same time here; nothing is computed, so nothing is "
       "wrong\n#\n"
       "#{:>51}{:>32}\n"
       "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7} {:>6} {:>6} {:>6}  {:>7} {:>6} {:>6} {:>6}\n"
       "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7} {:>6} {:>6} {:>6}  {:>7} {:>6} {:>6} {:>6}\n",
-      to_string(sweep.operation), sweep.ranks, sweep.nodes, sweep.cluster, "out-of-place",
+      to_string(sweep.operation), sweep.ranks, sweep.nodes, sweep.cluster,
+      sweep.groups > 1 ? fmt::format(", {} groups at once", sweep.groups) : "", "out-of-place",
       "in-place", "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong",
       "time", "algbw", "busbw", "#wrong", "(B)", "(elements)", "", "", "", "(us)", "(GB/s)",
       "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", "");
@@ -90,12 +91,19 @@ Document to_document(const Sweep& sweep) {
                     {"latency_us", to_seconds(point.latency) * 1e6},
                     {"copies_us", to_seconds(point.copies) * 1e6},
                     {"bound", point.bound},
-                    {"nic_bytes_max", point.nic_bytes_max}});
+                    {"nic_bytes_max", point.nic_bytes_max},
+                    {"balance",
+                     {{"uplinks", point.balance.uplinks},
+                      {"uplinks_worst", point.balance.uplinks_worst},
+                      {"uplinks_least", point.balance.uplinks_least},
+                      {"ports_in", point.balance.ports_in},
+                      {"ports_in_worst", point.balance.ports_in_worst}}}});
   }
   return {{"operation", std::string(to_string(sweep.operation))},
           {"cluster", sweep.cluster},
           {"ranks", sweep.ranks},
           {"nodes", sweep.nodes},
+          {"groups", sweep.groups},
           {"seeds", sweep.seeds},
           {"average_busbw", sweep.average_bus_bandwidth()},
           {"rows", rows}};

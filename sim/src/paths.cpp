@@ -244,6 +244,11 @@ std::string Paths::pipe_name(PipeId pipe) const {
   return {};
 }
 
+std::optional<LinkId> Paths::link_of(PipeId pipe) const {
+  if (pipe.value >= link_of_pipe_.size() || link_of_pipe_[pipe.value].value == ~0u) return {};
+  return link_of_pipe_[pipe.value];
+}
+
 bool Paths::is_between_switches(PipeId pipe) const {
   if (bundle_names_.contains(pipe.value)) return true;
   if (pipe.value >= link_of_pipe_.size() || link_of_pipe_[pipe.value].value == ~0u) return false;
@@ -275,6 +280,13 @@ std::uint32_t Paths::queue_pair(VertexId nic, std::uint64_t connection, bool is_
   return entry->second;
 }
 
+// The port of a NIC, in turn: the first queue pair that sends leaves by the first one.
+std::size_t Paths::port_of(const FiveTuple& tuple, std::uint64_t connection, std::size_t ports) {
+  const auto [entry, is_new] = turns_.try_emplace({tuple.source, tuple.destination, connection}, 0);
+  if (is_new) entry->second = next_turn_[tuple.source]++;
+  return entry->second % ports;
+}
+
 // The choice among equal-cost links. `below` counts the choices of the tiers below (D-mod-k).
 std::size_t Paths::choose(VertexId at, std::span<const LinkId> next, const FiveTuple& tuple,
                           std::uint64_t below) const {
@@ -304,7 +316,10 @@ bool Paths::add_single_path(const Leg& leg, Load& load) {
   for (VertexId at = source; at != destination;) {
     const std::span<const LinkId> next = next_hops(at, destination);
     if (next.empty()) return false;
-    const LinkId link = next[choose(at, next, tuple, below)];
+    const bool is_in_turn = at == source && options_.lag == topologies::Lag::QueueAffinity &&
+                            options_.routing == topologies::Routing::Ecmp;
+    const LinkId link = next[is_in_turn ? port_of(tuple, leg.connection, next.size())
+                                        : choose(at, next, tuple, below)];
     below *= next.size();
     load_link(link, leg, load);
     at = cluster_.links()[link].to;

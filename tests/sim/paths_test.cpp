@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "foresail/base/error.h"
@@ -56,6 +57,28 @@ TEST(Paths, HashedQueuePairsTakeOnePathEach) {
     ways.insert(way);
   }
   EXPECT_EQ(ways.size(), 4u);  // all spines are used
+}
+
+TEST(Paths, QueuePairsTakeThePortsOfANicInTurn) {
+  topologies::Cluster::Options twin = test::small_clos(8);
+  twin.fabric.nic_ports = 2;
+  NetworkOptions in_turn = routed(Routing::Ecmp);
+  in_turn.lag = topologies::Lag::QueueAffinity;
+  Fabric fabric(twin, in_turn);
+  std::map<std::string, int> ports;
+  for (std::uint64_t pair = 0; pair < 64; ++pair) {
+    Load load;
+    Load again;
+    fabric.paths.add(device(0), device(4), pair, 1, load);
+    fabric.paths.add(device(0), device(4), pair, 1, again);
+    EXPECT_EQ(load.pipes, again.pipes);
+    for (const auto& [pipe, weight] : load.pipes) {
+      const std::string name = fabric.paths.pipe_name(PipeId{pipe});
+      if (name.starts_with("node0.nic0->")) ++ports[name];
+    }
+  }
+  EXPECT_EQ(ports.size(), 2u);
+  for (const auto& [name, count] : ports) EXPECT_EQ(count, 32) << name;
 }
 
 TEST(Paths, EnhancedEcmpHashesTheQueuePairToo) {

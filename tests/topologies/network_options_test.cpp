@@ -34,6 +34,7 @@ TEST(NetworkOptions, DocumentReadsBackEqual) {
   options.hash_seeds = HashSeeds::PerTier;
   options.qps_per_connection = 4;
   options.split_data = options.hash_queue_pair = true;
+  options.lag = Lag::QueueAffinity;
   options.sharing = Sharing::Pfc;
   options.tolerance = 1e-3;
   options.nccl = {Algorithm::NvlsTree, Protocol::Ll128, false, 8, 0, false, false, 22, 5, true};

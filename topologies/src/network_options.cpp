@@ -68,7 +68,7 @@ void check_sharing(const NetworkOptions& options) {
 
 NetworkOptions read_network(const Yaml& node) {
   node.allow_only({"routing", "hash", "hash_seeds", "qps_per_connection", "split_data",
-                   "hash_queue_pair", "sharing", "tolerance", "nccl"});
+                   "hash_queue_pair", "lag", "sharing", "tolerance", "nccl"});
   NetworkOptions options;
   if (const auto value = node.find("routing")) options.routing = value->as_choice<Routing>();
   if (const auto value = node.find("hash")) options.hash = value->as_choice<Hash>();
@@ -80,6 +80,7 @@ NetworkOptions read_network(const Yaml& node) {
   }
   if (const auto value = node.find("split_data")) options.split_data = value->as_bool();
   if (const auto value = node.find("hash_queue_pair")) options.hash_queue_pair = value->as_bool();
+  if (const auto value = node.find("lag")) options.lag = value->as_choice<Lag>();
   if (const auto value = node.find("sharing")) options.sharing = value->as_choice<Sharing>();
   if (const auto value = node.find("tolerance")) {
     options.tolerance = value->as_number();
@@ -98,6 +99,7 @@ Document to_document(const NetworkOptions& options) {
           {"qps_per_connection", options.qps_per_connection},
           {"split_data", options.split_data},
           {"hash_queue_pair", options.hash_queue_pair},
+          {"lag", std::string(to_string(options.lag))},
           {"sharing", std::string(to_string(options.sharing))},
           {"tolerance", options.tolerance},
           {"nccl", nccl_document(options.nccl)}};

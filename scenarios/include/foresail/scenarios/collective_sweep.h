@@ -29,6 +29,9 @@ struct Impairment {
   int nics_missing = 0;        ///< of every node, from the last
 };
 
+/// Which nodes take part.
+enum class Spread { Packed, Random };
+
 struct SweepOptions {
   Operation operation = Operation::AllReduce;
   std::vector<Bytes> sizes;  ///< as nccl-tests counts them: the larger of both buffers
@@ -36,7 +39,24 @@ struct SweepOptions {
   sim::Fidelity fidelity = sim::Fidelity::Flow;
   std::uint64_t seed = 1;
   int seeds = 1;  ///< draws of the switches' hashes: seed, seed + 1, ...
+  /// So many groups do the operation at once: of the devices that take part, the i-th belongs to
+  /// group i mod groups, so that with one group per GPU of a node each stays on its rail.
+  int groups = 1;
+  int devices = 0;  ///< that take part, whole nodes' in order of number; 0: all
+  /// Random: on nodes drawn anew for every seed, and in that order.
+  Spread spread = Spread::Packed;
   Impairment impairment;
+};
+
+/// How unevenly links that could share carried an operation's bytes: the most loaded over the mean,
+/// 1: even; averaged over the places that carried any. 1 where nothing was loaded or the routing
+/// spreads packets over all links.
+struct LinkBalance {
+  double uplinks = 1;        ///< upward links of one switch
+  double uplinks_worst = 1;  ///< of the worst switch
+  double uplinks_least = 1;  ///< the least loaded over the mean
+  double ports_in = 1;       ///< links into the ports of one NIC
+  double ports_in_worst = 1;
 };
 
 struct SweepPoint {
@@ -52,19 +72,23 @@ struct SweepPoint {
   Duration copies{};   ///< of the time: what copies and filling the pipeline take beyond links
   std::string bound;   ///< "latency", "copies", "NVLink", "NIC", "link leaf0->spine3"
   double nic_bytes_max = 0;  ///< most bytes that one NIC's link to the fabric carried, one way
+  LinkBalance balance;       ///< of the slowest draw
 };
 
 struct Sweep {
   Operation operation = Operation::AllReduce;
-  int ranks = 0, nodes = 0;
+  int ranks = 0;  ///< of one group
+  int nodes = 0, groups = 1;
   std::string cluster;
   int seeds = 1;
   std::vector<SweepPoint> points;
   double average_bus_bandwidth() const;
 };
 
-/// All devices of the cluster take part. Throws Error{InvalidInput} if the options name what NCCL
-/// lacks, or the cluster has one device.
+/// A point's time is the mean of the groups', as nccl-tests averages over all ranks by default
+/// (its README, --average 1). Throws Error{InvalidInput} if the options name what
+/// NCCL lacks, the cluster is smaller than `devices`, or the groups do not share them in twos or
+/// more.
 Sweep sweep(const topologies::Cluster& cluster, const SweepOptions& options);
 
 /// In nccl-tests' columns, then what bounds each size.
@@ -89,4 +113,7 @@ inline constexpr auto kNames<scenarios::Operation> = std::to_array<Named<scenari
      {scenarios::Operation::Broadcast, "broadcast"},
      {scenarios::Operation::AllToAll, "all_to_all"},
      {scenarios::Operation::SendRecv, "sendrecv"}});
+template <>
+inline constexpr auto kNames<scenarios::Spread> = std::to_array<Named<scenarios::Spread>>(
+    {{scenarios::Spread::Packed, "packed"}, {scenarios::Spread::Random, "random"}});
 }  // namespace foresail

@@ -4,8 +4,10 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -88,6 +90,8 @@ class Paths {
   /// "node12.nic3->leaf5", "leaf5 up (32 links)": for reports. Empty for what is no link.
   std::string pipe_name(PipeId pipe) const;
   bool is_between_switches(PipeId pipe) const;
+  /// The one link that is this pipe; none for bundles and resources.
+  std::optional<LinkId> link_of(PipeId pipe) const;
   /// True if no bundle of switch links can be the bottleneck of any traffic (spraying over a
   /// fabric without oversubscription).
   bool is_non_blocking() const { return is_non_blocking_; }
@@ -114,6 +118,7 @@ class Paths {
   std::string describe(const Leg& leg) const;
   [[noreturn]] void refuse(const Leg& leg) const;
   std::uint32_t queue_pair(VertexId nic, std::uint64_t connection, bool is_sender);
+  std::size_t port_of(const FiveTuple& tuple, std::uint64_t connection, std::size_t ports);
   std::uint32_t seed_of(VertexId at) const;
 
   const topologies::Cluster& cluster_;
@@ -127,6 +132,8 @@ class Paths {
   std::map<std::pair<std::uint32_t, int>, PipeId> bundles_;
   std::map<std::uint32_t, std::uint32_t> next_qpn_;
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint32_t> qpns_;
+  std::map<std::uint32_t, std::uint32_t> next_turn_;  // by NIC: queue pairs that send
+  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>, std::uint32_t> turns_;
   std::map<std::uint32_t, double> factors_;  // by link, where it is not 1
   SimTime changed_{};                        // the last of them
   std::map<std::uint32_t, PipeId> bundle_of_link_;

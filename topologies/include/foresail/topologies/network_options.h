@@ -18,6 +18,10 @@ enum class HashSeeds { PerSwitch, PerTier, One };
 /// How flows share a link. MaxMin: by flow, as end-to-end congestion control achieves. Pfc: by
 /// ingress port, with head-of-line blocking, as where priority flow control alone acts.
 enum class Sharing { MaxMin, Pfc };
+/// Which port of a NIC with several (RoCE LAG) a queue pair leaves by under Ecmp: hashed like a
+/// switch's choice, or the ports in turn as queue pairs are made (Linux' mlx5:
+/// lag_port_select_mode).
+enum class Lag { Hash, QueueAffinity };
 
 /// NCCL's algorithms and protocols; Auto asks its tuning model.
 enum class Algorithm { Auto, Ring, Tree, Nvls, NvlsTree, Hierarchical, Pat, Pairwise };
@@ -47,6 +51,7 @@ struct NetworkOptions {
   /// the queue pairs in turn, each at its own pace (NCCL_IB_SPLIT_DATA_ON_QPS).
   bool split_data = false;
   bool hash_queue_pair = false;  ///< enhanced ECMP: switches hash the destination queue pair too
+  Lag lag = Lag::Hash;
   Sharing sharing = Sharing::MaxMin;
   double tolerance = 0;  ///< of the flow solver, relative rate error where it stops; 0: exact
   NcclOptions nccl;
@@ -83,6 +88,9 @@ inline constexpr auto kNames<topologies::HashSeeds> =
 template <>
 inline constexpr auto kNames<topologies::Sharing> = std::to_array<Named<topologies::Sharing>>(
     {{topologies::Sharing::MaxMin, "max_min"}, {topologies::Sharing::Pfc, "pfc"}});
+template <>
+inline constexpr auto kNames<topologies::Lag> = std::to_array<Named<topologies::Lag>>(
+    {{topologies::Lag::Hash, "hash"}, {topologies::Lag::QueueAffinity, "queue_affinity"}});
 template <>
 inline constexpr auto kNames<topologies::Algorithm> = std::to_array<Named<topologies::Algorithm>>(
     {{topologies::Algorithm::Auto, "auto"},
