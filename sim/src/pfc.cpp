@@ -9,6 +9,11 @@
 #include "foresail/base/error.h"
 
 namespace foresail::sim {
+namespace {
+
+constexpr double kNewest = 0.25;  // weight of the newest pass in a leg's mean
+
+}  // namespace
 
 IngressFairRates::IngressFairRates(const PfcOptions& options) : options_(options) {
   FORESAIL_EXPECT(options.passes_cold >= 2);
@@ -149,9 +154,9 @@ void IngressFairRates::group(std::span<const PfcDemand> demands) {
       Strand strand;
       strand.first_link = hops_[legs_[leg].begin].link;
       strand.first_weight = hops_[legs_[leg].begin].weight;
-      const double paced = demand.rate * options_.recovery;
       strand.rate_max = demand.rate_max;
-      strand.limit = demand.was_solved ? std::min(paced, demand.rate_max) : demand.rate_max;
+      strand.mean = demand.was_solved ? demand.rate : demand.rate_max;
+      strand.limit = std::min(strand.mean * options_.recovery, demand.rate_max);
       strands_.push_back(strand);
     }
     strands_of_.push_back({first, static_cast<std::uint32_t>(strands_.size())});
@@ -245,8 +250,8 @@ void IngressFairRates::offer() {
     for (std::uint32_t s = strands.begin; s < strands.end; ++s) {
       Strand& strand = strands_[s];
       const double line = capacity_[strand.first_link] / strand.first_weight;
-      strand.offered = !is_sending_[d] ? 0 : is_coupled ? std::min(line, strand.limit) : line;
-      strand.passing = strand.offered;
+      const double offered = is_coupled ? std::min(line, strand.limit) : line;
+      strand.passing = is_sending_[d] ? offered : 0;
     }
   }
 }
@@ -270,18 +275,21 @@ void IngressFairRates::pass() {
   }
 }
 
-// The slowest leg's rate; in the next pass the others follow it.
+// What a flow gets: of several legs, the slowest one's mean, since buffers between legs level out
+// single passes. In the next pass no sender offers much more than that and what its leg lags
+// behind.
 double IngressFairRates::pace_of(const Range& strands) {
-  double pace = strands_[strands.begin].passing;
-  for (std::uint32_t s = strands.begin + 1; s < strands.end; ++s) {
-    pace = std::min(pace, strands_[s].passing);
+  if (strands.end - strands.begin == 1) return strands_[strands.begin].passing;
+  double pace = std::numeric_limits<double>::infinity();
+  for (std::uint32_t s = strands.begin; s < strands.end; ++s) {
+    Strand& strand = strands_[s];
+    strand.mean += (strand.passing - strand.mean) * kNewest;
+    pace = std::min(pace, strand.mean);
   }
   const double followed = pace * options_.recovery;
   for (std::uint32_t s = strands.begin; s < strands.end; ++s) {
-    Strand& strand = strands_[s];
-    const bool is_slowest = strand.passing < followed && strand.passing < strand.offered;
-    strand.limit =
-        is_slowest ? std::numeric_limits<double>::infinity() : std::min(followed, strand.rate_max);
+    const double lag = std::max(0.0, followed - strands_[s].mean);
+    strands_[s].limit = std::min(followed + lag / kNewest, strands_[s].rate_max);
   }
   return pace;
 }
@@ -294,8 +302,11 @@ bool IngressFairRates::is_recovering() const {
 }
 
 void IngressFairRates::iterate(std::size_t demands, int passes) {
-  for (int round = 0; round == 0 || (round < options_.rounds_max && is_recovering()); ++round) {
-    rates_.assign(demands, PfcRate{});
+  bool is_faster = false;  // some ring still gets faster
+  for (int round = 0; round == 0 || (round < options_.rounds_max && (is_faster || is_recovering()));
+       ++round) {
+    std::vector<PfcRate> before(demands);
+    before.swap(rates_);
     for (int i = 0; i < passes; ++i) {
       if (i == passes / 2) {
         for (Strand& strand : strands_) {
@@ -308,6 +319,12 @@ void IngressFairRates::iterate(std::size_t demands, int passes) {
         const double pace = pace_of(strands_of_[d]);
         if (i >= passes / 2) rates_[d].rate += pace;
       }
+    }
+    is_faster = false;
+    for (std::size_t d = 0; d < demands; ++d) {
+      const bool is_coupled = strands_of_[d].end - strands_of_[d].begin > 1;
+      const bool gains = round > 0 && rates_[d].rate > before[d].rate * options_.recovery;
+      is_faster = is_faster || (is_coupled && (gains || round == 0));
     }
   }
   for (std::size_t d = 0; d < demands; ++d) {
