@@ -251,7 +251,7 @@ void IngressFairRates::offer() {
       Strand& strand = strands_[s];
       const double line = capacity_[strand.first_link] / strand.first_weight;
       const double offered = is_coupled ? std::min(line, strand.limit) : line;
-      strand.passing = is_sending_[d] ? offered : 0;
+      strand.offered = strand.passing = is_sending_[d] ? offered : 0;
     }
   }
 }
@@ -278,14 +278,21 @@ void IngressFairRates::pass() {
 // What a flow gets: of several legs, the slowest one's mean, since buffers between legs level out
 // single passes. In the next pass no sender offers much more than that and what its leg lags
 // behind.
-double IngressFairRates::pace_of(const Range& strands) {
+double IngressFairRates::pace_of(std::size_t demand) {
+  const Range& strands = strands_of_[demand];
   if (strands.end - strands.begin == 1) return strands_[strands.begin].passing;
   double pace = std::numeric_limits<double>::infinity();
+  std::uint32_t slowest = strands.begin;
   for (std::uint32_t s = strands.begin; s < strands.end; ++s) {
     Strand& strand = strands_[s];
     strand.mean += (strand.passing - strand.mean) * kNewest;
-    pace = std::min(pace, strand.mean);
+    if (strand.mean >= pace) continue;
+    pace = strand.mean;
+    slowest = s;
   }
+  const Strand& slow = strands_[slowest];
+  const bool gains = slow.passing >= slow.offered && slow.offered < slow.rate_max;
+  gains_[demand] = gains ? gains_[demand] + 1 : 0;
   const double followed = pace * options_.recovery;
   for (std::uint32_t s = strands.begin; s < strands.end; ++s) {
     const double lag = std::max(0.0, followed - strands_[s].mean);
@@ -294,19 +301,20 @@ double IngressFairRates::pace_of(const Range& strands) {
   return pace;
 }
 
-// A link at its fixed point is paused again after a few passes of recovery.
+// A link or ring at its fixed point is paused again after a few passes of recovery.
 bool IngressFairRates::is_recovering() const {
+  for (const int passes : gains_) {
+    if (passes >= options_.passes_warm) return true;
+  }
   return std::ranges::any_of(egresses_, [this](const Egress& egress) {
     return recoveries_[egress.link] >= options_.passes_warm;
   });
 }
 
 void IngressFairRates::iterate(std::size_t demands, int passes) {
-  bool is_faster = false;  // some ring still gets faster
-  for (int round = 0; round == 0 || (round < options_.rounds_max && (is_faster || is_recovering()));
-       ++round) {
-    std::vector<PfcRate> before(demands);
-    before.swap(rates_);
+  gains_.assign(demands, 0);
+  for (int round = 0; round == 0 || (round < options_.rounds_max && is_recovering()); ++round) {
+    rates_.assign(demands, PfcRate{});
     for (int i = 0; i < passes; ++i) {
       if (i == passes / 2) {
         for (Strand& strand : strands_) {
@@ -316,15 +324,9 @@ void IngressFairRates::iterate(std::size_t demands, int passes) {
       }
       pass();
       for (std::size_t d = 0; d < demands; ++d) {
-        const double pace = pace_of(strands_of_[d]);
+        const double pace = pace_of(d);
         if (i >= passes / 2) rates_[d].rate += pace;
       }
-    }
-    is_faster = false;
-    for (std::size_t d = 0; d < demands; ++d) {
-      const bool is_coupled = strands_of_[d].end - strands_of_[d].begin > 1;
-      const bool gains = round > 0 && rates_[d].rate > before[d].rate * options_.recovery;
-      is_faster = is_faster || (is_coupled && (gains || round == 0));
     }
   }
   for (std::size_t d = 0; d < demands; ++d) {

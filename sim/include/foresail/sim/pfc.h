@@ -106,6 +106,7 @@ class IngressFairRates {
     double rate_max = 0;
     double limit = 0;    // of what its sender offers, if the demand has several legs
     double mean = 0;     // of what passed, over the last passes
+    double offered = 0;  // in this pass
     double passing = 0;  // what is left of it on its way
     double worst_cut = 1;
     std::uint32_t cut_at = PfcRate::kUnhindered;
@@ -133,7 +134,7 @@ class IngressFairRates {
   void offer();
   void pass();
   void serve(const Egress& egress);
-  double pace_of(const Range& strands);
+  double pace_of(std::size_t demand);
   bool is_recovering() const;
 
   PfcOptions options_;
@@ -154,9 +155,10 @@ class IngressFairRates {
   std::vector<Ingress> ingresses_;
   std::vector<Member> members_;
   std::vector<Strand> strands_;
-  std::vector<Range> strands_of_;         // by demand
-  std::vector<bool> is_sending_;          // by demand
-  std::vector<PfcRate> rates_;            // by demand
+  std::vector<Range> strands_of_;  // by demand
+  std::vector<bool> is_sending_;   // by demand
+  std::vector<int> gains_;         // by demand: passes in a row in which its slowest leg gained
+  std::vector<PfcRate> rates_;     // by demand
   std::vector<std::uint32_t> by_demand_;  // scratch of serve()
   // Of start() and finish().
   std::vector<bool> is_active_;        // by flow
