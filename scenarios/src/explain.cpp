@@ -234,6 +234,7 @@ Explanation explain_step(const Plan& plan, const SimulateOptions& options) {
   if (is_hashed && options.fidelity == sim::Fidelity::Flow && plan.cluster.nodes > 1) {
     Plan sprayed = plan;
     sprayed.network.routing = topologies::Routing::Spray;
+    sprayed.network.sharing = topologies::Sharing::MaxMin;
     accuse.without(fmt::format("collisions ({})", to_string(plan.network.routing)), sprayed,
                    inquiry.conditions());
   }

@@ -120,6 +120,7 @@ bool is_hashed(const sim::SimulatorOptions& options) {
 Duration without_collisions(const Plan& plan, const Program& program, const Cluster& cluster,
                             sim::SimulatorOptions options, const Conditions* conditions) {
   options.network.routing = topologies::Routing::Spray;
+  options.network.sharing = topologies::Sharing::MaxMin;  // nothing collides
   return simulate_jobs(plan, program, cluster, options, conditions).iteration;
 }
 
