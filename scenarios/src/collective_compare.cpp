@@ -69,7 +69,10 @@ std::vector<Change> changes_of(const Sweep& base) {
       {"many_queue_pairs", "eight queue pairs per connection",
        [](Cluster::Options&, SweepOptions& o) { o.network.qps_per_connection = 8; }},
       {"no_collisions", "spread over all paths: no collisions in the fabric",
-       [](Cluster::Options&, SweepOptions& o) { o.network.routing = topologies::Routing::Spray; }},
+       [](Cluster::Options&, SweepOptions& o) {
+         o.network.routing = topologies::Routing::Spray;
+         o.network.sharing = topologies::Sharing::MaxMin;
+       }},
       {"oversubscribed", "half of every leaf's uplinks", oversubscribe},
   };
 }

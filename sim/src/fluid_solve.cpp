@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -18,6 +19,8 @@ constexpr double kSame = 1e-9;
 constexpr std::size_t kSmallSet = 64;
 // Routes with more entries are asked what else holds their flows before they are solved for.
 constexpr std::uint32_t kLongRoute = 64;
+// From this round of growth on, in rounds 4, 8, 16, ..., a set takes in whoever may have to join.
+constexpr unsigned kPatientRounds = 4;
 constexpr std::uint64_t kSecondHash = 0x5bd1e9955bd1e995ULL;
 
 bool higher(const auto& a, const auto& b) {
@@ -118,27 +121,35 @@ void FluidNetwork::fill() {
   }
 }
 
-// Fixed flows that the filled set pushes down or releases join it. True if any did.
-bool FluidNetwork::grow() {
+// Fixed flows that the filled set pushes down or releases join it. True if any did. A ring that has
+// become faster pushes one flow per round, that of the pipe where it is slowest now, until it is as
+// fast as it can be: in some rounds all those faster than a member on a common pipe join. A set
+// that is larger than need be has the same rates.
+bool FluidNetwork::grow(unsigned round) {
+  const bool is_eager = round >= kPatientRounds && std::has_single_bit(round);
   const std::size_t before = set_.size();
   for (const std::uint32_t p : touched_) {
     const Pipe& pipe = pipes_[p];
     double load = 0;
     double fastest = 0;
+    double slowest = std::numeric_limits<double>::infinity();
     for (const User& user : pipe.users) {
       const Flow& flow = flows_[user.flow];
       const bool is_member = flow.stamp == solve_ && flow.new_rate >= 0;
       const double rate = is_member ? flow.new_rate : flow.rate;
       load += user.weight * rate;
-      if (is_member) fastest = std::max(fastest, rate);
+      if (!is_member) continue;
+      fastest = std::max(fastest, rate);
+      slowest = std::min(slowest, rate);
     }
+    const double pushed = is_eager ? std::min(pipe.level, slowest) : pipe.level;
     const bool is_full = load >= pipe.capacity * (1 - same_);
     for (const User& user : pipe.users) {
       const Flow& flow = flows_[user.flow];
       if (flow.stamp == solve_) continue;
       const bool is_released =
           flow.bottleneck.value == p && (!is_full || fastest > flow.rate * (1 + same_));
-      const bool is_pushed = flow.rate > pipe.level * (1 + same_);
+      const bool is_pushed = flow.rate > pushed * (1 + same_);
       if (is_released || is_pushed) join(user.flow);
     }
   }
@@ -359,7 +370,7 @@ void FluidNetwork::settle(SimTime now) {
   if (rule_ != nullptr) apply_rule();
   std::size_t seen = 0;
   bool is_growing = rule_ == nullptr;
-  while (is_growing) {
+  for (unsigned round = 1; is_growing; ++round) {
     if (is_too_large()) {
       fill_from_scratch();
       break;
@@ -367,7 +378,7 @@ void FluidNetwork::settle(SimTime now) {
     touch_pipes(seen);
     seen = set_.size();
     fill();
-    is_growing = grow();
+    is_growing = grow(round);
   }
   solved_flows_ += set_.size();
   for (const std::uint32_t id : set_) note_limit(flows_[id], flows_[id].new_rate, now);

@@ -9,6 +9,11 @@
 #include "foresail/base/error.h"
 
 namespace foresail::sim {
+namespace {
+
+constexpr double kNewest = 0.25;  // weight of the newest pass in a leg's mean
+
+}  // namespace
 
 IngressFairRates::IngressFairRates(const PfcOptions& options) : options_(options) {
   FORESAIL_EXPECT(options.passes_cold >= 2);
@@ -149,9 +154,9 @@ void IngressFairRates::group(std::span<const PfcDemand> demands) {
       Strand strand;
       strand.first_link = hops_[legs_[leg].begin].link;
       strand.first_weight = hops_[legs_[leg].begin].weight;
-      const double paced = demand.rate * options_.recovery;
       strand.rate_max = demand.rate_max;
-      strand.limit = demand.was_solved ? std::min(paced, demand.rate_max) : demand.rate_max;
+      strand.mean = demand.was_solved ? demand.rate : demand.rate_max;
+      strand.limit = std::min(strand.mean * options_.recovery, demand.rate_max);
       strands_.push_back(strand);
     }
     strands_of_.push_back({first, static_cast<std::uint32_t>(strands_.size())});
@@ -245,8 +250,8 @@ void IngressFairRates::offer() {
     for (std::uint32_t s = strands.begin; s < strands.end; ++s) {
       Strand& strand = strands_[s];
       const double line = capacity_[strand.first_link] / strand.first_weight;
-      strand.offered = !is_sending_[d] ? 0 : is_coupled ? std::min(line, strand.limit) : line;
-      strand.passing = strand.offered;
+      const double offered = is_coupled ? std::min(line, strand.limit) : line;
+      strand.offered = strand.passing = is_sending_[d] ? offered : 0;
     }
   }
 }
@@ -270,30 +275,44 @@ void IngressFairRates::pass() {
   }
 }
 
-// The slowest leg's rate; in the next pass the others follow it.
-double IngressFairRates::pace_of(const Range& strands) {
-  double pace = strands_[strands.begin].passing;
-  for (std::uint32_t s = strands.begin + 1; s < strands.end; ++s) {
-    pace = std::min(pace, strands_[s].passing);
-  }
-  const double followed = pace * options_.recovery;
+// What a flow gets: of several legs, the slowest one's mean, since buffers between legs level out
+// single passes. In the next pass no sender offers much more than that and what its leg lags
+// behind.
+double IngressFairRates::pace_of(std::size_t demand) {
+  const Range& strands = strands_of_[demand];
+  if (strands.end - strands.begin == 1) return strands_[strands.begin].passing;
+  double pace = std::numeric_limits<double>::infinity();
+  std::uint32_t slowest = strands.begin;
   for (std::uint32_t s = strands.begin; s < strands.end; ++s) {
     Strand& strand = strands_[s];
-    const bool is_slowest = strand.passing < followed && strand.passing < strand.offered;
-    strand.limit =
-        is_slowest ? std::numeric_limits<double>::infinity() : std::min(followed, strand.rate_max);
+    strand.mean += (strand.passing - strand.mean) * kNewest;
+    if (strand.mean >= pace) continue;
+    pace = strand.mean;
+    slowest = s;
+  }
+  const Strand& slow = strands_[slowest];
+  const bool gains = slow.passing >= slow.offered && slow.offered < slow.rate_max;
+  gains_[demand] = gains ? gains_[demand] + 1 : 0;
+  const double followed = pace * options_.recovery;
+  for (std::uint32_t s = strands.begin; s < strands.end; ++s) {
+    const double lag = std::max(0.0, followed - strands_[s].mean);
+    strands_[s].limit = std::min(followed + lag / kNewest, strands_[s].rate_max);
   }
   return pace;
 }
 
-// A link at its fixed point is paused again after a few passes of recovery.
+// A link or ring at its fixed point is paused again after a few passes of recovery.
 bool IngressFairRates::is_recovering() const {
+  for (const int passes : gains_) {
+    if (passes >= options_.passes_warm) return true;
+  }
   return std::ranges::any_of(egresses_, [this](const Egress& egress) {
     return recoveries_[egress.link] >= options_.passes_warm;
   });
 }
 
 void IngressFairRates::iterate(std::size_t demands, int passes) {
+  gains_.assign(demands, 0);
   for (int round = 0; round == 0 || (round < options_.rounds_max && is_recovering()); ++round) {
     rates_.assign(demands, PfcRate{});
     for (int i = 0; i < passes; ++i) {
@@ -305,7 +324,7 @@ void IngressFairRates::iterate(std::size_t demands, int passes) {
       }
       pass();
       for (std::size_t d = 0; d < demands; ++d) {
-        const double pace = pace_of(strands_of_[d]);
+        const double pace = pace_of(d);
         if (i >= passes / 2) rates_[d].rate += pace;
       }
     }

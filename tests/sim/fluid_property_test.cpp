@@ -36,6 +36,44 @@ TEST(FluidProperty, AnyHistoryHasTheRatesOfTheReferenceSolver) {
   }
 }
 
+// Two rings over most of 150 pipes among short flows: equal bottlenecks, and rings that push one
+// flow after the other.
+TEST(FluidProperty, RingsOfManyPipesHaveTheRatesOfTheReferenceSolver) {
+  RandomStream random = Rng(19).stream("rings");
+  FluidOptions in_place;
+  in_place.full_fill_share = 1;
+  for (std::size_t round = 0; round < 40; ++round) {
+    MaxMinSystem system;
+    for (int p = 0; p < 150; ++p) {
+      system.capacity.push_back(1 + static_cast<double>(random.below(round % 2 == 0 ? 2 : 9)));
+    }
+    system.variables.resize(2);
+    for (std::uint32_t p = 0; p < 150; ++p) {
+      for (std::size_t ring = 0; ring < 2; ++ring) {
+        if (random.below(8) > 0) system.variables[ring].push_back({p, 1});
+      }
+    }
+    for (int v = 0; v < 120; ++v) {
+      const auto first = static_cast<std::uint32_t>(random.below(148));
+      system.variables.push_back({{first, 1}});
+      if (random.below(2) == 0) system.variables.back().push_back({first + 2, 1});
+    }
+    History history(system, in_place);
+    history.start(0, 1000);
+    history.start(1, 1000);
+    for (std::size_t v = 2; v < 90; ++v) history.start(v, 1 + random.uniform());
+    history.settle();
+    for (int event = 0; event < 60; ++event) {
+      random_event(history, random);
+      const std::vector<double> expected = history.expected();
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        ASSERT_NEAR(history.rates()[i], expected[i], 1e-6 * expected[i] + 1e-12)
+            << "round " << round << " event " << event;
+      }
+    }
+  }
+}
+
 TEST(FluidProperty, EveryFlowMeetsItsCapOrAFullPipeAndNoPipeIsOverloaded) {
   RandomStream random = Rng(12).stream("histories");
   const std::vector<FluidOptions> ways = all_ways();

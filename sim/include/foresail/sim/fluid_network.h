@@ -258,7 +258,7 @@ class FluidNetwork {
   void join(std::uint32_t flow);
   void touch_pipes(std::size_t from);
   void fill();
-  bool grow();
+  bool grow(unsigned round);
   void freeze(std::uint32_t flow, double rate, PipeId bottleneck);
   void set_rate(Flow& flow, double rate, SimTime now);
   enum class Pending { Alone, Bundle };

@@ -18,9 +18,9 @@
 /// percent, so a rate is the mean over the last half of the passes; while a link still recovers in
 /// pass after pass, as after the end of what paused it, they go on.
 ///
-/// A coupled flow (a ring) has several legs, all of which go at the pace of the slowest. The sender
-/// of the slowest leg always has something to send; those of the others have no more than that
-/// pace, times 1.03 so that it can recover.
+/// A coupled flow (a ring) has several legs, all of which go at the pace of the slowest, the least
+/// of their running means. A sender offers 1.03 times that pace, so that it can recover, and what
+/// its leg lags behind.
 #pragma once
 
 #include <cstdint>
@@ -105,6 +105,7 @@ class IngressFairRates {
     double first_weight = 1;
     double rate_max = 0;
     double limit = 0;    // of what its sender offers, if the demand has several legs
+    double mean = 0;     // of what passed, over the last passes
     double offered = 0;  // in this pass
     double passing = 0;  // what is left of it on its way
     double worst_cut = 1;
@@ -133,7 +134,7 @@ class IngressFairRates {
   void offer();
   void pass();
   void serve(const Egress& egress);
-  double pace_of(const Range& strands);
+  double pace_of(std::size_t demand);
   bool is_recovering() const;
 
   PfcOptions options_;
@@ -154,9 +155,10 @@ class IngressFairRates {
   std::vector<Ingress> ingresses_;
   std::vector<Member> members_;
   std::vector<Strand> strands_;
-  std::vector<Range> strands_of_;         // by demand
-  std::vector<bool> is_sending_;          // by demand
-  std::vector<PfcRate> rates_;            // by demand
+  std::vector<Range> strands_of_;  // by demand
+  std::vector<bool> is_sending_;   // by demand
+  std::vector<int> gains_;         // by demand: passes in a row in which its slowest leg gained
+  std::vector<PfcRate> rates_;     // by demand
   std::vector<std::uint32_t> by_demand_;  // scratch of serve()
   // Of start() and finish().
   std::vector<bool> is_active_;        // by flow
