@@ -93,7 +93,8 @@ TEST(Spread, RandomDrawsOtherNodesForEverySeed) {
                                          "collective: {operation: all_reduce, min: 1, max: 1}")
                                         .cluster);
   SweepOptions options = ring(8);  // rings through one NIC of every node: NVLink bounds none
-  options.devices = 128;
+  options.network.lag = topologies::Lag::QueueAffinity;
+  options.devices = 448;
   options.spread = Spread::Random;
   options.seeds = 6;
   const SweepPoint drawn = sweep(cluster, options).points[0];
