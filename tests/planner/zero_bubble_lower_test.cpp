@@ -178,6 +178,25 @@ TEST(ZeroBubbleLowering, AVHoldsOneCopyOfTiedMatrices) {
   EXPECT_EQ(stage_part(plan, 3, 0).end_layer, stage_part(plan, 3, 1).first_layer);
 }
 
+/// The first complaint about `program`.
+std::string complaint(const Program& program) {
+  const auto violations = program::verify(program);
+  return violations.empty() ? "none" : violations.front().message;
+}
+
+// The stage map is part of the contract: the same ops under another map are refused.
+TEST(ZeroBubbleLowering, TheVerifierKnowsWhereChunksLie) {
+  Program program = lower(plan_with(ScheduleKind::ZbV, 4, 8));
+  program.stage_map = program::StageMap::Ring;
+  EXPECT_EQ(complaint(program),
+            "stage 0 send gradient chunk 1 microbatch 0 to stage 1: must go to stage 3");
+  program.stage_map = program::StageMap::Mirrored;
+  EXPECT_EQ(complaint(program), "stage 0 chunk 0 microbatch 4: 1 forward passes, must be 0");
+  program = lower(plan_with(ScheduleKind::DualPipe, 4, 8));
+  program.stage_map = program::StageMap::V;
+  EXPECT_EQ(complaint(program), "stage 0 chunk 0 microbatch 4: 0 forward passes, must be 1");
+}
+
 // Both copies of a chunk are summed once over their two stages, then over the replicas.
 TEST(ZeroBubbleLowering, DualPipeSumsMirroredCopies) {
   Plan plan = plan_with(ScheduleKind::DualPipe, 4, 8);
