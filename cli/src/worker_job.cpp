@@ -46,6 +46,7 @@ runtime::Job make_job(const planner::Plan& plan) {
     }
   }
   job.zero_stage = plan.layout.zero_stage;
+  job.schedule = std::string(to_string(plan.layout.schedule));
   job.seed = plan.seed;
   job.plan_digest = plan.digest();
   return job;

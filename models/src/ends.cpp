@@ -94,7 +94,9 @@ Work embedding_work(const Model& model, const Split& split) {
   Work work{.forward = embedding_forward(model, share),
             .backward = embedding_backward(model, share),
             .saved = {{"embedding.tokens", Bytes(kTokenId * share.tokens)}},
-            .working_set = Bytes(share.hidden_elements() * share.element)};
+            .working_set = Bytes(share.hidden_elements() * share.element),
+            .retained = {{"embedding.tokens", Bytes(kTokenId * share.tokens)},
+                         {"embedding.gradient", Bytes(share.shard_elements() * share.element)}}};
   if (model.dropout) {
     work.saved.push_back({"embedding.dropout_mask", Bytes(share.shard_elements())});
   }
@@ -112,7 +114,9 @@ Work head_work(const Model& model, const Split& split) {
           .saved = {{"final_norm.input", Bytes(share.shard_elements() * e)},
                     {"head.input", Bytes(share.shard_elements() * e)},
                     {"cross_entropy.probabilities", Bytes(logits * kFp32)}},
-          .working_set = Bytes((logits + gathered) * e)};
+          .working_set = Bytes((logits + gathered) * e),
+          .retained = {{"head.input", Bytes(share.shard_elements() * e)},
+                       {"head.gradient", Bytes(logits * e)}}};
 }
 
 }  // namespace foresail::models

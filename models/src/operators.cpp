@@ -9,10 +9,22 @@
 
 namespace foresail::models {
 
-Bytes Work::saved_bytes() const {
+namespace {
+
+Bytes sum(const std::vector<SavedTensor>& tensors) {
   Bytes total;
-  for (const SavedTensor& tensor : saved) total += tensor.bytes;
+  for (const SavedTensor& tensor : tensors) total += tensor.bytes;
   return total;
+}
+
+}  // namespace
+
+Bytes Work::saved_bytes() const {
+  return sum(saved);
+}
+
+Bytes Work::retained_bytes() const {
+  return sum(retained);
 }
 
 Work layer_work(const Model& model, const Split& split) {
@@ -30,7 +42,8 @@ Work layer_work(const Model& model, const Split& split) {
   return {.forward = std::move(forward).take(),
           .backward = std::move(backward).take(),
           .saved = layer_saved(model, split, share),
-          .working_set = layer_working_set(model, split, share)};
+          .working_set = layer_working_set(model, split, share),
+          .retained = layer_retained(model, share)};
 }
 
 namespace {

@@ -65,6 +65,25 @@ std::vector<SavedTensor> layer_saved(const Model& model, const Split& split, con
   return kept_by_forward(model, share, keeps_scores);
 }
 
+std::vector<SavedTensor> layer_retained(const Model& model, const Share& share) {
+  const std::int64_t e = share.linear_element;
+  const std::int64_t query = share.tokens * share.query_width;
+  const std::int64_t ffn = share.tokens * share.ffn;
+  std::vector<SavedTensor> retained;
+  retained.push_back(column_input("qkv.input", share));
+  retained.push_back({"qkv.gradient", Bytes(share.tokens * share.qkv_width * e)});
+  retained.push_back({"proj.input", Bytes(query * e)});
+  // In the parallel block proj and fc2 share their output's gradient, qkv and fc1 their input.
+  if (model.block == Block::Serial) {
+    retained.push_back({"proj.gradient", Bytes(share.hidden_elements() * e)});
+    retained.push_back(column_input("fc1.input", share));
+  }
+  retained.push_back({"fc1.gradient", Bytes(share.tokens * share.fc1_width * e)});
+  retained.push_back({"fc2.input", Bytes(ffn * e)});
+  retained.push_back({"fc2.gradient", Bytes(share.hidden_elements() * e)});
+  return retained;
+}
+
 Bytes layer_working_set(const Model& model, const Split& split, const Share& share) {
   const std::int64_t e = share.element;
   const bool is_unfused = !split.stack.flash_attention;

@@ -18,4 +18,8 @@ std::vector<SavedTensor> layer_saved(const Model& model, const Split& split, con
 /// and context parallelism, and the gradients of the widest part.
 Bytes layer_working_set(const Model& model, const Split& split, const Share& share);
 
+/// Inputs and output gradients of the linear layers, for a weight half that runs later. Gradients
+/// behind a row-parallel layer are kept gathered.
+std::vector<SavedTensor> layer_retained(const Model& model, const Share& share);
+
 }  // namespace foresail::models

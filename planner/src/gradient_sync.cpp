@@ -1,5 +1,6 @@
 #include "gradient_sync.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "foresail/base/error.h"
@@ -23,6 +24,10 @@ Op collective_op(Collective kind, Lane lane, program::CommunicatorId communicato
   return op;
 }
 
+bool completes_gradients(const SchedulePass& pass) {
+  return pass.pass == Pass::Backward || pass.pass == Pass::BackwardWeight;
+}
+
 std::int64_t padded(std::int64_t parameters, std::int64_t ranks) {
   return (parameters + ranks - 1) / ranks * ranks;
 }
@@ -41,7 +46,7 @@ GradientSync::GradientSync(const StageInput& input, IdVector<OpId, Op>& ops)
   first_gather_.resize(in_.work.chunks.size());
   pass_gather_.resize(order_.size());
   for (std::size_t at = 0; at < order_.size(); ++at) {
-    if (order_[at].pass == Pass::Backward) {
+    if (completes_gradients(order_[at])) {
       last_backward_[static_cast<std::size_t>(order_[at].chunk)] = at;
     }
   }
@@ -78,7 +83,7 @@ GradientSync::Ops GradientSync::before(std::size_t position, const Ops& passes) 
 void GradientSync::after(std::size_t position, const Ops& passes) {
   const SchedulePass& pass = order_[position];
   if (zero_ == 3 && has_prefetch()) gather_for_pass(position + 2, {passes[position]});
-  if (!dp_ || pass.pass != Pass::Backward) return;
+  if (!dp_ || is_mirrored(in_.plan) || !completes_gradients(pass)) return;
   if (rhythm_ == Rhythm::PerMicrobatch) {
     const OpId id = reduce_chunk(pass.chunk, passes[position]);
     ops_[id].microbatch = pass.microbatch;
@@ -89,12 +94,14 @@ void GradientSync::after(std::size_t position, const Ops& passes) {
 }
 
 void GradientSync::finish(const Ops& passes) {
-  if (dp_ && rhythm_ == Rhythm::PerStep && !has_prefetch()) {
+  if (is_mirrored(in_.plan)) {
+    reduce_mirrored(passes);
+  } else if (dp_ && rhythm_ == Rhythm::PerStep && !has_prefetch()) {
     for (std::size_t position = 0; position < order_.size(); ++position) {
       const int chunk = order_[position].chunk;
-      const bool is_last = order_[position].pass == Pass::Backward &&
-                           position == last_backward_[static_cast<std::size_t>(chunk)];
-      if (is_last) reduce_chunk(chunk, passes.back());
+      if (position == last_backward_[static_cast<std::size_t>(chunk)]) {
+        reduce_chunk(chunk, passes.back());
+      }
     }
   }
   reduce_embedding(passes);
@@ -152,6 +159,7 @@ void GradientSync::gather_all(const Ops& after) {
 void GradientSync::gather_for_pass(std::size_t position, const Ops& after) {
   if (position >= order_.size()) return;
   const SchedulePass& pass = order_[position];
+  if (pass.pass == Pass::BackwardWeight) return;  // reads no parameters
   const auto chunk = static_cast<std::size_t>(pass.chunk);
   const OpId id = gather(Payload::ChunkParameters, in_.work.chunks[chunk].parameters, after);
   ops_[id].chunk = pass.chunk;
@@ -166,17 +174,42 @@ OpId GradientSync::reduce_chunk(int chunk, OpId after) {
   return id;
 }
 
+/// First the two copies of every chunk, in the order of their global stages, which is the same on
+/// both sides; then the replicas. On the pp lane behind all messages, for the reason below.
+void GradientSync::reduce_mirrored(const Ops& passes) {
+  const int stages = in_.plan.layout.pp;
+  const auto mirror = in_.communicators.find(mirror_name(in_.plan, in_.stage));
+  FORESAIL_EXPECT(mirror.has_value());
+  const int low = in_.stage < stages / 2 ? 0 : 1;  // the chunk with the smaller global stage
+  for (const int chunk : {low, 1 - low}) {
+    const auto at = static_cast<std::size_t>(chunk);
+    Op op = collective_op(Collective::AllReduce, Lane::Pp, *mirror);
+    op.payload = Payload::MirrorGradients;
+    op.chunk = chunk;
+    op.dtype = in_.plan.training.gradient_dtype;
+    op.bytes = in_.work.chunks[at].parameters * Bytes(size_of(op.dtype));
+    op.after = {has_prefetch() ? passes[last_backward_[at]] : passes.back()};
+    const OpId id = ops_.push_back(std::move(op));
+    if (dp_) {
+      reduce_chunk(chunk, id);
+    } else {
+      synchronised_.push_back(id);
+    }
+  }
+}
+
 /// First the two copies of the tied matrix (fp32 gradients: 4 V/t h bytes), then the replicas. The
 /// first stands on the pp lane behind all messages: were it earlier, it would hold up messages that
 /// the other stage needs to get there.
 void GradientSync::reduce_embedding(const Ops& passes) {
   if (in_.work.tied_parameters == 0) return;
   OpId ready = passes.back();
-  for (std::size_t chunk = 0; has_prefetch() && chunk < last_backward_.size(); ++chunk) {
-    if (!holds_tied(static_cast<int>(chunk))) continue;
-    // Of two chunks on one stage, the first has the last backward.
-    ready = passes[last_backward_[chunk]];
-    break;
+  if (has_prefetch()) {
+    std::size_t last = 0;
+    for (std::size_t chunk = 0; chunk < last_backward_.size(); ++chunk) {
+      if (holds_tied(static_cast<int>(chunk))) last = std::max(last, last_backward_[chunk]);
+    }
+    ready = passes[last];
   }
   if (const auto embedding = in_.communicators.find("embedding")) {
     Op op = collective_op(Collective::AllReduce, Lane::Pp, *embedding);
@@ -200,6 +233,7 @@ void GradientSync::reduce_replicated(const Ops& passes) {
   op.dtype = in_.plan.training.gradient_dtype;
   op.bytes = parameters * Bytes(size_of(op.dtype));
   op.after = {last_reduction_.value_or(passes.back())};
+  if (!last_reduction_ && is_mirrored(in_.plan)) op.after = synchronised_;
   synchronised_.push_back(ops_.push_back(std::move(op)));
 }
 

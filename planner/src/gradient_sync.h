@@ -43,6 +43,7 @@ class GradientSync {
   void gather_all(const Ops& after);
   void gather_for_pass(std::size_t position, const Ops& after);
   program::OpId reduce_chunk(int chunk, program::OpId after);
+  void reduce_mirrored(const Ops& passes);
   void reduce_embedding(const Ops& passes);
   void reduce_replicated(const Ops& passes);
   void reduce_scalars(const Ops& passes);
@@ -54,7 +55,7 @@ class GradientSync {
   std::optional<program::CommunicatorId> dp_;
   int zero_ = 0;  // 0 if there is nobody to share with
   Rhythm rhythm_ = Rhythm::PerStep;
-  std::vector<std::size_t> last_backward_;                  // by chunk: position
+  std::vector<std::size_t> last_backward_;                  // by chunk: position, W if in halves
   std::vector<std::optional<program::OpId>> first_gather_;  // by chunk
   std::optional<program::OpId> tied_gather_;
   std::vector<std::optional<program::OpId>> pass_gather_;  // ZeRO-3: by position

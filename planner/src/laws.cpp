@@ -9,6 +9,7 @@
 #include "foresail/base/error.h"
 #include "foresail/planner/layout.h"
 #include "foresail/planner/schedule.h"
+#include "schedule_laws.h"
 
 namespace foresail::planner {
 namespace {
@@ -107,9 +108,13 @@ class Laws {
     divides("heads_by_tp", {"heads", model_.heads}, tp);
     divides("kv_heads_by_tp", {"kv_heads", model_.kv_heads}, tp);
     divides("ffn_by_tp", {"ffn", model_.ffn}, tp);
-    divides("layers_by_stages", {"layers", model_.layers},
-            {fmt::format("(pp {} * v {})", layout_.pp, layout_.v),
-             std::int64_t{layout_.pp} * layout_.v});
+    Term stages{fmt::format("(pp {} * v {})", layout_.pp, layout_.v),
+                std::int64_t{layout_.pp} * layout_.v};
+    // Mirrored chunks are copies: the model is cut once per stage.
+    if (layout_.stage_map() == program::StageMap::Mirrored) {
+      stages = {fmt::format("pp {}", layout_.pp), layout_.pp};
+    }
+    divides("layers_by_stages", {"layers", model_.layers}, stages);
   }
 
   void check_sizes() {
@@ -159,7 +164,8 @@ class Laws {
   void check_schedule() {
     const bool is_interleaved = layout_.schedule == ScheduleKind::Interleaved;
     const std::string_view schedule = to_string(layout_.schedule);
-    if (layout_.v > 1 && !is_interleaved) {
+    for (BrokenLaw& law : check_zero_bubble(layout_)) broken_.push_back(std::move(law));
+    if (layout_.v > 1 && !is_interleaved && !has_own_chunks(layout_)) {
       add("v_needs_interleaved",
           fmt::format("v {} needs schedule interleaved, but schedule is {}", layout_.v, schedule));
     }
@@ -201,6 +207,9 @@ class Laws {
     }
     if (layout_.schedule == ScheduleKind::Interleaved) {
       check_group(static_cast<std::int64_t>(microbatches));
+    }
+    for (BrokenLaw& law : check_microbatches(layout_, static_cast<std::int64_t>(microbatches))) {
+      broken_.push_back(std::move(law));
     }
   }
 

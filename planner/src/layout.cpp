@@ -4,6 +4,7 @@
 #include <string>
 
 #include "foresail/base/error.h"
+#include "foresail/planner/schedule.h"
 
 namespace foresail::planner {
 namespace {
@@ -25,10 +26,60 @@ Overlap read_overlap(const Yaml& node) {
   return {.tp = flag(node, "tp"), .pp = flag(node, "pp"), .dp = flag(node, "dp")};
 }
 
+void read_schedule(const Yaml& node, Layout& layout) {
+  if (node.is_map()) {
+    layout.schedule = ScheduleKind::File;
+    layout.written = read_written_schedule(node);
+    return;
+  }
+  layout.schedule = node.as_choice<ScheduleKind>();
+  if (layout.schedule == ScheduleKind::File) {
+    node.fail("a schedule from a file is written {file: PATH}");
+  }
+}
+
+/// Chunks per rank where the layout does not say.
+int usual_chunks(const Layout& layout) {
+  if (layout.schedule == ScheduleKind::File) return layout.written.chunks;
+  const bool has_two =
+      layout.schedule == ScheduleKind::ZbV || layout.schedule == ScheduleKind::DualPipe;
+  return has_two ? 2 : 1;
+}
+
+Document schedule_document(const Layout& layout) {
+  if (layout.schedule == ScheduleKind::File) return to_document(layout.written);
+  return to_string(layout.schedule);
+}
+
 }  // namespace
 
 program::RankGrid Layout::grid() const {
   return program::RankGrid({tp, cp, ep, dp, pp}, rank_order);
+}
+
+program::StageMap Layout::stage_map() const {
+  if (pp == 1) return program::StageMap::Ring;
+  return schedule == ScheduleKind::File ? written.stage_map : stage_map_of(schedule);
+}
+
+program::GlobalStages Layout::global_stages() const {
+  return {stage_map(), pp, v};
+}
+
+bool Layout::has_split_backward() const {
+  switch (schedule) {
+    case ScheduleKind::Gpipe:
+    case ScheduleKind::OneForwardOneBackward:
+    case ScheduleKind::Interleaved:
+      return false;
+    case ScheduleKind::ZbH1:
+    case ScheduleKind::ZbH2:
+    case ScheduleKind::ZbV:
+    case ScheduleKind::DualPipe:
+    case ScheduleKind::File:
+      break;
+  }
+  return true;
 }
 
 Layout read_layout(const Yaml& node) {
@@ -46,7 +97,8 @@ Layout read_layout(const Yaml& node) {
   }
   if (layout.v > 1) layout.schedule = ScheduleKind::Interleaved;
   if (const auto schedule = node.find("schedule")) {
-    layout.schedule = schedule->as_choice<ScheduleKind>();
+    read_schedule(*schedule, layout);
+    if (!node.find("v")) layout.v = usual_chunks(layout);
   }
   layout.microbatch_size = degree(node, "microbatch_size");
   layout.sequence_parallel = flag(node, "sequence_parallel");
@@ -75,7 +127,7 @@ Document to_document(const Layout& layout) {
           {"pp", layout.pp},
           {"v", layout.v},
           {"group_size", layout.group_size},
-          {"schedule", to_string(layout.schedule)},
+          {"schedule", schedule_document(layout)},
           {"microbatch_size", layout.microbatch_size},
           {"sequence_parallel", layout.sequence_parallel},
           {"zero_stage", layout.zero_stage},

@@ -19,6 +19,7 @@ namespace foresail::planner {
 namespace {
 
 using program::KernelListId;
+using program::Pass;
 using program::Program;
 
 /// Costs are whole ticks, so that ties are exact. Costs of passes are whole twentieths of the
@@ -53,9 +54,13 @@ PassCosts pass_costs(const Plan& plan, const std::vector<StageWork>& stages) {
   for (const StageWork& stage : stages) {
     std::vector<double>& forward = costs.forward_of.emplace_back();
     std::vector<double>& backward = costs.backward_of.emplace_back();
+    std::vector<double>& input = costs.backward_input_of.emplace_back();
+    std::vector<double>& weight = costs.backward_weight_of.emplace_back();
     for (const ChunkWork& chunk : stage.chunks) {
       forward.push_back(ticks(chunk.forward));
       backward.push_back(ticks(chunk.backward));
+      input.push_back(ticks(chunk.backward_input));
+      weight.push_back(ticks(chunk.backward_weight));
     }
   }
   return costs;
@@ -76,8 +81,17 @@ Kernel optimizer_kernel(const Plan& plan, const StageWork& work) {
   return kernel;
 }
 
-StageKernels add_kernel_lists(const Plan& plan, int stage, const StageWork& work,
+/// Whether `order` runs that pass through that chunk.
+bool has_pass(const PassOrder& order, Pass pass, std::size_t chunk) {
+  return std::ranges::any_of(order, [&](const SchedulePass& at) {
+    return at.pass == pass && static_cast<std::size_t>(at.chunk) == chunk;
+  });
+}
+
+/// The lists of the passes that `order` has.
+StageKernels add_kernel_lists(const Plan& plan, const PassOrder& order, const StageWork& work,
                               Program& program) {
+  const std::size_t stage = program.stages.size();
   const auto add = [&](std::string name, std::vector<Kernel> kernels) {
     program.kernel_lists.push_back({std::move(name), std::move(kernels)});
     return KernelListId{static_cast<std::uint32_t>(program.kernel_lists.size() - 1)};
@@ -86,7 +100,17 @@ StageKernels add_kernel_lists(const Plan& plan, int stage, const StageWork& work
   for (std::size_t chunk = 0; chunk < work.chunks.size(); ++chunk) {
     const std::string name = fmt::format("stage{}.chunk{}", stage, chunk);
     lists.forward.push_back(add(name + ".forward", work.chunks[chunk].forward));
-    lists.backward.push_back(add(name + ".backward", work.chunks[chunk].backward));
+    const auto add_if_run = [&](Pass pass, std::string_view what,
+                                const std::vector<Kernel>& kernels) {
+      if (!has_pass(order, pass, chunk)) return KernelListId{};
+      return add(fmt::format("{}.{}", name, what), kernels);
+    };
+    const ChunkWork& of = work.chunks[chunk];
+    lists.backward.push_back(add_if_run(Pass::Backward, "backward", of.backward));
+    lists.backward_input.push_back(
+        add_if_run(Pass::BackwardInput, "backward_input", of.backward_input));
+    lists.backward_weight.push_back(
+        add_if_run(Pass::BackwardWeight, "backward_weight", of.backward_weight));
   }
   lists.optimizer = add(fmt::format("stage{}.optimizer", stage), {optimizer_kernel(plan, work)});
   return lists;
@@ -102,6 +126,7 @@ program::Program lower(const Plan& plan) {
   Program program;
   program.grid = plan.layout.grid();
   program.chunks = schedule.chunks;
+  program.stage_map = schedule.stage_map;
   program.microbatches = schedule.microbatches;
   program.communicators = communicators.list();
   program.memory_limit = device_memory(plan.cluster);
@@ -114,7 +139,8 @@ program::Program lower(const Plan& plan) {
   }
   for (int stage = 0; stage < schedule.stages; ++stage) {
     const StageWork& work = works[static_cast<std::size_t>(stage)];
-    const StageKernels kernels = add_kernel_lists(plan, stage, work, program);
+    const PassOrder& order = schedule.order[static_cast<std::size_t>(stage)];
+    const StageKernels kernels = add_kernel_lists(plan, order, work, program);
     program.stages.push_back(
         lower_stage({plan, stage, work, kernels, communicators, schedule, messages}));
     program.memory.push_back(memory_need(plan, stage));

@@ -81,6 +81,23 @@ Bytes saturated(Wide bytes) {
   return Bytes(static_cast<std::int64_t>(std::min(bytes, Wide{1} << 60)));
 }
 
+/// Bytes that are there after a pass and were not before.
+Wide kept_by(program::Pass pass, const ChunkWork& chunk) {
+  switch (pass) {
+    case program::Pass::Forward:
+      return chunk.saved.count();
+    case program::Pass::Backward:
+      return -Wide{chunk.saved.count()};
+    case program::Pass::BackwardInput:
+      return Wide{chunk.retained.count()} - chunk.saved.count();
+    case program::Pass::BackwardWeight:
+      return -Wide{chunk.retained.count()};
+    case program::Pass::Optimizer:
+      break;
+  }
+  return 0;
+}
+
 void add_activations(const Plan& plan, const StageWork& work, int stage, MemoryNeed& need) {
   const Schedule schedule = make_schedule(plan);
   Wide live = 0;
@@ -88,10 +105,11 @@ void add_activations(const Plan& plan, const StageWork& work, int stage, MemoryN
   Wide peak = 0;
   for (const SchedulePass& pass : schedule.order[static_cast<std::size_t>(stage)]) {
     const ChunkWork& chunk = work.chunks[static_cast<std::size_t>(pass.chunk)];
-    if (pass.pass == program::Pass::Forward) live += chunk.saved.count();
-    live_max = std::max(live_max, live);
-    peak = std::max(peak, live + chunk.working_set.count());
-    if (pass.pass == program::Pass::Backward) live -= chunk.saved.count();
+    const Wide before = live;
+    live += kept_by(pass.pass, chunk);
+    // What a pass makes is there before what it read may go.
+    live_max = std::max({live_max, before, live});
+    peak = std::max(peak, std::max(before, live) + chunk.working_set.count());
   }
   need.activations = saturated(live_max);
   need.buffers += saturated(peak - live_max);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <tuple>
 
 #include "foresail/base/error.h"
@@ -67,6 +68,7 @@ class LaneRun {
 
  private:
   static constexpr double kNever = -1;
+  static constexpr std::size_t kOne = 1;
 
   void transfer(const Message& message) {
     const auto from = static_cast<std::size_t>(message.from.stage);
@@ -84,23 +86,44 @@ class LaneRun {
   void advance(int stage) {
     const auto s = static_cast<std::size_t>(stage);
     const auto& order = schedule_.order[s];
-    for (std::size_t& at = next_[s]; at < order.size(); ++at) {
+    while (next_[s] < order.size()) {
+      const std::size_t first = next_[s];
+      const std::size_t count = order[first].is_joined ? 2 : 1;
       double start = free_at_[s];
-      const PassPlace place{stage, order[at]};
-      const auto input = graph_.input(place);
-      if (input && input->stage != stage) {
-        if (arrived_[s][at] == kNever) return;
-        start = std::max(start, arrived_[s][at]);
-      }
-      if (costs_.blocking && at > 0) {
-        const auto output = graph_.output({stage, order[at - 1]});
-        if (output && output->stage != stage) {
-          if (sent_[s][at - 1] == kNever) return;
-          start = std::max(start, sent_[s][at - 1]);
+      double work = 0;
+      for (std::size_t at = first; at < first + count; ++at) {
+        const PassPlace place{stage, order[at]};
+        const auto input = graph_.input(place);
+        if (input && input->stage != stage) {
+          if (arrived_[s][at] == kNever) return;
+          start = std::max(start, arrived_[s][at]);
         }
+        work += cost_of(costs_, place);
       }
-      free_at_[s] = end_[s][at] = start + cost_of(costs_, place);
+      if (costs_.blocking) {
+        const auto sent = last_sent(stage, first);
+        if (!sent) return;
+        start = std::max(start, *sent);
+      }
+      free_at_[s] = start + work;
+      for (std::size_t at = first; at < first + count; ++at) end_[s][at] = free_at_[s];
+      next_[s] += count;
     }
+  }
+
+  /// When the messages of what ran just before position `first` have left; nothing if one has not.
+  std::optional<double> last_sent(int stage, std::size_t first) const {
+    double last = 0;
+    const auto s = static_cast<std::size_t>(stage);
+    const auto& order = schedule_.order[s];
+    const std::size_t count = first >= 2 && order[first - 2].is_joined ? 2 : std::min(first, kOne);
+    for (std::size_t at = first - count; at < first; ++at) {
+      const auto output = graph_.output({stage, order[at]});
+      if (!output || output->stage == stage) continue;
+      if (sent_[s][at] == kNever) return std::nullopt;
+      last = std::max(last, sent_[s][at]);
+    }
+    return last;
   }
 
   const Schedule& schedule_;

@@ -17,11 +17,11 @@ struct PassPlace {
   friend bool operator==(const PassPlace&, const PassPlace&) = default;
 };
 
-/// Forward passes flow through the global stages 0 .. stages * chunks - 1, backward passes back.
-/// Global stage g is chunk g / stages of stage g % stages.
+/// Forward passes flow through the global stages of the schedule's stage map, backward passes (or
+/// their input halves) back. A weight half needs its input half alone.
 class PassGraph {
  public:
-  /// Requires every forward and backward exactly once in its stage's order.
+  /// Requires every pass exactly once in its stage's order. `schedule` must outlive the graph.
   explicit PassGraph(const Schedule& schedule);
 
   /// The pass whose output `place` needs; nothing for a forward of the first global stage. The
@@ -33,16 +33,21 @@ class PassGraph {
   std::size_t position(const PassPlace& place) const;
 
  private:
-  int global_stage(const PassPlace& place) const {
-    return place.pass.chunk * stages_ + place.stage;
-  }
-  PassPlace place_at(int global, program::Pass pass, int microbatch) const;
-  std::size_t index(const SchedulePass& pass) const;
+  /// Forwards, backwards (whole or input half), weight halves.
+  enum class Row { Forward, Backward, Weight };
 
-  int stages_;
-  int chunks_;
-  int microbatches_;
-  std::vector<std::vector<std::size_t>> position_;  // [stage][index(pass)]
+  static program::ChunkPlace chunk_of(const PassPlace& place) {
+    return {place.stage, place.pass.chunk};
+  }
+  static Row row_of(program::Pass pass);
+  std::size_t position(Row row, program::ChunkPlace at, int microbatch) const;
+  PassPlace place_at(Row row, program::ChunkPlace at, int microbatch) const;
+  std::size_t index(Row row, int chunk, int microbatch) const;
+  void check_complete() const;
+
+  const Schedule& schedule_;
+  program::GlobalStages global_;
+  std::vector<std::vector<std::size_t>> position_;  // [stage][index]
 };
 
 /// The cost of one pass under `costs`.

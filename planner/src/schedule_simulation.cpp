@@ -12,8 +12,6 @@
 namespace foresail::planner {
 namespace {
 
-using program::Pass;
-
 /// Runs every stage as far as its inputs allow, then the stages whose inputs came meanwhile.
 class Run {
  public:
@@ -60,24 +58,45 @@ class Run {
   void advance(int stage) {
     const auto s = static_cast<std::size_t>(stage);
     while (!is_done(stage)) {
-      const SchedulePass pass = head(stage);
+      const std::size_t count = head(stage).is_joined ? 2 : 1;
       double start = free_at_[s];
-      if (const auto input = graph_.input({stage, pass})) {
-        if (!has_run(*input)) return;
-        const auto from = static_cast<std::size_t>(input->stage);
-        const double delay = input->stage == stage ? 0 : costs_.message;
-        start = std::max(start, timed_.end[from][graph_.position(*input)] + delay);
+      double work = 0;
+      for (std::size_t at = next_[s]; at < next_[s] + count; ++at) {
+        const PassPlace place{stage, schedule_.order[s][at]};
+        const auto arrival = arrival_of(place);
+        if (!arrival) return;
+        start = std::max(start, *arrival);
+        work += cost_of(costs_, place);
       }
-      const double end = start + cost_of(costs_, {stage, pass});
-      timed_.start[s][next_[s]] = start;
-      timed_.end[s][next_[s]] = end;
-      ++next_[s];
-      free_at_[s] = end;
-      const auto output = graph_.output({stage, pass});
-      if (!output || output->stage == stage) continue;
-      if (costs_.blocking) free_at_[s] += costs_.message;
-      ready_.push_back(output->stage);
+      free_at_[s] = start + work;
+      for (std::size_t at = next_[s]; at < next_[s] + count; ++at) {
+        timed_.start[s][at] = start;
+        timed_.end[s][at] = start + work;
+        const auto output = graph_.output({stage, schedule_.order[s][at]});
+        if (!output || output->stage == stage) continue;
+        if (costs_.blocking) free_at_[s] += costs_.message;
+        ready_.push_back(output->stage);
+      }
+      next_[s] += count;
     }
+  }
+
+  /// When the input of a pass is there; nothing as long as nobody knows.
+  std::optional<double> arrival_of(const PassPlace& place) const {
+    const auto input = graph_.input(place);
+    if (!input) return 0.0;
+    if (!has_run(*input)) return std::nullopt;
+    const auto from = static_cast<std::size_t>(input->stage);
+    const double delay = input->stage == place.stage ? 0 : costs_.message;
+    return timed_.end[from][graph_.position(*input)] + delay;
+  }
+
+  /// The pass that the head of `stage` (or, if joined, the one behind it) has yet to see.
+  PassPlace awaited(int stage) const {
+    const auto s = static_cast<std::size_t>(stage);
+    const PassPlace place{stage, head(stage)};
+    if (arrival_of(place)) return *graph_.input({stage, schedule_.order[s][next_[s] + 1]});
+    return *graph_.input(place);
   }
 
   /// Follows "waits for" from `stage` until a stage repeats, and names the cycle.
@@ -85,15 +104,15 @@ class Run {
     std::vector<int> path;
     while (std::ranges::find(path, stage) == path.end()) {
       path.push_back(stage);
-      stage = graph_.input({stage, head(stage)})->stage;
+      stage = awaited(stage).stage;
     }
     std::string text;
     for (auto at = std::ranges::find(path, stage); at != path.end(); ++at) {
-      const auto needed = graph_.input({*at, head(*at)});
-      text += fmt::format("stage {} {} waits for stage {} {}", *at, name(head(*at)), needed->stage,
-                          name(needed->pass));
-      if (head(needed->stage) != needed->pass) {
-        text += fmt::format(" behind {}", name(head(needed->stage)));
+      const PassPlace needed = awaited(*at);
+      text += fmt::format("stage {} {} waits for stage {} {}", *at, to_text(head(*at)),
+                          needed.stage, to_text(needed.pass));
+      if (head(needed.stage) != needed.pass) {
+        text += fmt::format(" behind {}", to_text(head(needed.stage)));
       }
       text += "; ";
     }
@@ -101,11 +120,6 @@ class Run {
                 fmt::format("schedule of {} stages, {} chunks, {} microbatches deadlocks: {}back "
                             "to the first",
                             schedule_.stages, schedule_.chunks, schedule_.microbatches, text));
-  }
-
-  static std::string name(const SchedulePass& pass) {
-    return fmt::format("{}{}.{}", pass.pass == Pass::Forward ? 'F' : 'B', pass.microbatch,
-                       pass.chunk);
   }
 
   const Schedule& schedule_;

@@ -42,9 +42,14 @@ class StageLowering {
   }
 
  private:
-  /// The first stage reads inputs, the last one targets; the whole step's batch at once.
+  /// Chunks with the embedding read inputs, chunks with the head targets; the whole step's batch at
+  /// once.
   void load_batch() {
-    if (in_.stage != 0 && in_.stage != in_.plan.layout.pp - 1) return;
+    bool is_reader = false;
+    for (int chunk = 0; chunk < in_.schedule.chunks; ++chunk) {
+      is_reader = is_reader || needs_batch(chunk);
+    }
+    if (!is_reader) return;
     Op op;
     op.kind = OpKind::Host;
     op.lane = Lane::Host;
@@ -54,9 +59,10 @@ class StageLowering {
 
   void send(const Message& message) {
     const std::size_t at = graph_.position(message.from);
-    compute_until(at + 1);
+    const std::size_t last = order_[at].is_joined ? at + 1 : at;
+    compute_until(last + 1);
     Op op = transfer(OpKind::Send, message.from.pass, message.to.stage);
-    op.after = {compute_[at]};
+    op.after = {compute_[last]};
     send_[at] = ops_.push_back(op);
   }
 
@@ -86,26 +92,51 @@ class StageLowering {
   void compute(std::size_t at) {
     const SchedulePass& pass = order_[at];
     const auto chunk = static_cast<std::size_t>(pass.chunk);
-    const bool is_forward = pass.pass == Pass::Forward;
     Op op;
     op.pass = pass.pass;
     op.chunk = pass.chunk;
     op.microbatch = pass.microbatch;
-    op.kernels = (is_forward ? in_.kernels.forward : in_.kernels.backward)[chunk];
-    const auto input = graph_.input({in_.stage, pass});
-    if (input && input->stage != in_.stage) {
-      FORESAIL_EXPECT(receive_[at].has_value());
-      op.after.push_back(*receive_[at]);
-    }
-    // Without overlap a stage does nothing else until its last output is on its way.
-    const bool waits_for_send = !in_.plan.layout.overlap.pp && at > 0;
-    if (waits_for_send && send_[at - 1]) op.after.push_back(*send_[at - 1]);
-    if (loaded_ && is_forward && needs_batch(pass.chunk)) {
+    op.kernels = kernels_of(pass.pass)[chunk];
+    await_input(at, op);
+    if (pass.is_joined) await_input(at + 1, op);
+    if (!in_.plan.layout.overlap.pp) await_sends(at, op);
+    if (loaded_ && pass.pass == Pass::Forward && needs_batch(pass.chunk)) {
       op.after.push_back(*std::exchange(loaded_, std::nullopt));
     }
     for (const OpId id : sync_.before(at, compute_)) op.after.push_back(id);
     compute_.push_back(ops_.push_back(op));
     sync_.after(at, compute_);
+  }
+
+  const std::vector<program::KernelListId>& kernels_of(Pass pass) const {
+    switch (pass) {
+      case Pass::Forward:
+        return in_.kernels.forward;
+      case Pass::BackwardInput:
+        return in_.kernels.backward_input;
+      case Pass::BackwardWeight:
+        return in_.kernels.backward_weight;
+      case Pass::Backward:
+      case Pass::Optimizer:
+        break;
+    }
+    return in_.kernels.backward;
+  }
+
+  /// The message for the pass at `at`, if its input comes from another stage.
+  void await_input(std::size_t at, Op& op) const {
+    const auto input = graph_.input({in_.stage, order_[at]});
+    if (!input || input->stage == in_.stage) return;
+    FORESAIL_EXPECT(receive_[at].has_value());
+    op.after.push_back(*receive_[at]);
+  }
+
+  /// Without overlap a stage does nothing else until its last outputs are on their way. Those of
+  /// joined passes leave behind both.
+  void await_sends(std::size_t at, Op& op) const {
+    if (at == 0 || order_[at - 1].is_joined) return;
+    if (at > 1 && order_[at - 2].is_joined && send_[at - 2]) op.after.push_back(*send_[at - 2]);
+    if (send_[at - 1]) op.after.push_back(*send_[at - 1]);
   }
 
   /// The first pass that reads tokens waits for the batch, and all others stand behind it.
@@ -128,33 +159,6 @@ class StageLowering {
 
 program::StageProgram lower_stage(const StageInput& input) {
   return StageLowering(input).finish();
-}
-
-Communicators::Communicators(const Plan& plan) {
-  using program::Axis;
-  const program::RankGrid grid = plan.layout.grid();
-  const int stages = plan.layout.pp;
-  const auto add = [&](std::string name, program::AxisSet axes, std::vector<int> only) {
-    std::int64_t members = 1;
-    for (int axis = 0; axis < program::kAxisCount; ++axis) {
-      const auto at = static_cast<Axis>(axis);
-      if (axes.has(at)) members *= grid.size(at);
-    }
-    if (members > 1) list_.push_back({std::move(name), axes, std::move(only)});
-  };
-  add("tp", {Axis::Tp}, {});
-  add("cp", {Axis::Cp}, {});
-  add("dp", {Axis::Dp, Axis::Cp}, {});
-  add("pp", {Axis::Pp}, {});
-  if (stages > 1 && has_embedding_bucket(plan)) add("embedding", {Axis::Pp}, {0, stages - 1});
-  add("world", {Axis::Tp, Axis::Cp, Axis::Ep, Axis::Dp, Axis::Pp}, {});
-}
-
-std::optional<program::CommunicatorId> Communicators::find(std::string_view name) const {
-  for (std::size_t at = 0; at < list_.size(); ++at) {
-    if (list_[at].name == name) return program::CommunicatorId{static_cast<std::uint32_t>(at)};
-  }
-  return std::nullopt;
 }
 
 }  // namespace foresail::planner

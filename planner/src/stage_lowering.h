@@ -25,9 +25,15 @@ class Communicators {
   std::vector<program::Communicator> list_;
 };
 
-/// Kernel lists of one stage, by chunk.
+/// Whether every chunk has a copy on the stage pp - 1 - stage, so that gradients of both are
+/// summed.
+bool is_mirrored(const Plan& plan);
+/// Of a stage and its mirror image: "mirror0" of the first and the last.
+std::string mirror_name(const Plan& plan, int stage);
+
+/// Kernel lists of one stage, by chunk; those of passes that it does not run stay unset.
 struct StageKernels {
-  std::vector<program::KernelListId> forward, backward;
+  std::vector<program::KernelListId> forward, backward, backward_input, backward_weight;
   program::KernelListId optimizer{};
 };
 

@@ -52,10 +52,13 @@ StagePart stage_part(const Plan& plan, int stage, int chunk) {
   FORESAIL_EXPECT(stage >= 0 && stage < stages);
   FORESAIL_EXPECT(chunk >= 0);
   StagePart part;
-  int parts = stages * plan.layout.v;
-  const int index = chunk * stages + stage;
+  int parts = 0;
+  int index = chunk;
   if (stages > 1) {
-    FORESAIL_EXPECT(index < parts);
+    const program::GlobalStages global = plan.layout.global_stages();
+    FORESAIL_EXPECT(chunk < plan.layout.v);
+    parts = global.count();
+    index = global.of({stage, chunk});
     const int layers = plan.model.layers / parts;
     part.first_layer = index * layers;
     part.end_layer = part.first_layer + layers;

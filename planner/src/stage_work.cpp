@@ -41,6 +41,7 @@ class ChunkBuilder {
     models::append(chunk_.forward, work.forward);
     backward_.push_back(&work);
     chunk_.saved += work.saved_bytes();
+    chunk_.retained += work.retained_bytes();
     chunk_.working_set = std::max(chunk_.working_set, work.working_set);
     chunk_.parameters += parameters.total();
     chunk_.replicated += parameters.replicated;
@@ -80,6 +81,10 @@ StageWork stage_work(const Plan& plan, int stage) {
   const bool has_bucket = has_embedding_bucket(plan);
   const int chunks = chunk_count(plan);
   StageWork work;
+  bool has_matrix = false;  // the stage holds the embedding's, which a tied head may use
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    has_matrix = has_matrix || stage_part(plan, stage, chunk).has_embedding;
+  }
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const StagePart part = stage_part(plan, stage, chunk);
     ChunkBuilder builder;
@@ -92,7 +97,7 @@ StageWork stage_work(const Plan& plan, int stage) {
       builder.add(layer, models::layer_parameters(plan.model, tp));
     }
     if (part.has_head) {
-      const bool has_copy = has_bucket && !part.has_embedding && plan.layout.pp > 1;
+      const bool has_copy = has_bucket && !has_matrix;
       models::RankParameters owned = models::head_parameters(plan.model, tp, has_copy);
       if (has_copy) work.tied_parameters = std::exchange(owned.sharded, 0);
       builder.add(head, owned);
@@ -103,6 +108,11 @@ StageWork stage_work(const Plan& plan, int stage) {
     }
     if (has_input_gather(plan) && !part.has_head) {
       done.backward = with_input_gather(plan, done.backward);
+    }
+    if (plan.layout.has_split_backward()) {
+      models::SplitBackward split_up = models::split_backward(done.backward);
+      done.backward_input = std::move(split_up.input);
+      done.backward_weight = std::move(split_up.weight);
     }
     work.chunks.push_back(std::move(done));
   }
@@ -123,6 +133,7 @@ int microbatch_count(const Plan& plan) {
 }
 
 Schedule make_schedule(const Plan& plan) {
+  if (plan.layout.schedule == ScheduleKind::File) return make_schedule(plan.layout.written);
   return make_schedule(plan.layout.schedule, {.stages = plan.layout.pp,
                                               .chunks = chunk_count(plan),
                                               .microbatches = microbatch_count(plan),

@@ -17,7 +17,10 @@ namespace foresail::planner {
 struct ChunkWork {
   std::vector<Kernel> forward;
   std::vector<Kernel> backward;
+  /// The halves of `backward`; empty if the schedule has whole backward passes only.
+  std::vector<Kernel> backward_input, backward_weight;
   Bytes saved;                  ///< lives from the forward pass to the backward pass
+  Bytes retained;               ///< lives from the input half to the weight half instead
   Bytes working_set;            ///< largest transient of a pass
   std::int64_t parameters = 0;  ///< on one rank, in this chunk's own gradient bucket
   std::int64_t replicated = 0;  ///< of these, equal on all tp ranks

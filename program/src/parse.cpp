@@ -68,7 +68,7 @@ class Parser {
 
   Program program_;
   bool has_header_ = false, has_grid_ = false, has_chunks_ = false, has_microbatches_ = false,
-       has_limit_ = false;
+       has_limit_ = false, has_stage_map_ = false;
   bool is_in_kernels_ = false;
   /// The latest op that an `after` of the current stage names, and where.
   std::uint32_t furthest_ = 0;
@@ -327,6 +327,11 @@ void Parser::parse_line(LineReader& line) {
       parse_grid(line);
     } else if (keyword == "chunks") {
       program_.chunks = static_cast<int>(count(has_chunks_, 1, kMaxInt));
+    } else if (keyword == "stage_map") {
+      demand(line, !has_stage_map_, "no other line of this kind");
+      demand(line, program_.stages.empty(), "no line \"stage\"");
+      has_stage_map_ = true;
+      program_.stage_map = line.choice<StageMap>(keyword);
     } else if (keyword == "microbatches") {
       program_.microbatches = static_cast<int>(count(has_microbatches_, 1, kMaxInt));
     } else if (keyword == "memory_limit") {
@@ -352,6 +357,13 @@ void Parser::finish(const LineReader& line) {
          "grid, chunks, microbatches and memory_limit");
   finish_stage(line);
   const int stages = program_.grid.size(Axis::Pp);
+  if (!GlobalStages::is_possible(program_.stage_map, stages, program_.chunks,
+                                 program_.microbatches)) {
+    line.fail(
+        fmt::format("stage_map {} needs 2 chunks, an even pp and an even number of "
+                    "microbatches, not {}, {} and {}",
+                    to_string(program_.stage_map), program_.chunks, stages, program_.microbatches));
+  }
   if (program_.stages.size() != static_cast<std::size_t>(stages)) {
     line.fail(fmt::format("the program has {} stages, but pp {}", program_.stages.size(), stages));
   }

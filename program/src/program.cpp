@@ -76,6 +76,10 @@ RankId Program::peer(RankId rank, int peer_stage) const {
   return grid.rank(at);
 }
 
+GlobalStages Program::global_stages() const {
+  return {stage_map, grid.size(Axis::Pp), chunks};
+}
+
 std::string describe(const Op& op) {
   std::string line;
   switch (op.kind) {
@@ -121,10 +125,10 @@ bool operator==(const StageProgram& a, const StageProgram& b) {
 }
 
 bool operator==(const Program& a, const Program& b) {
-  return a.grid == b.grid && a.chunks == b.chunks && a.microbatches == b.microbatches &&
-         a.communicators == b.communicators && a.kernel_lists == b.kernel_lists &&
-         std::ranges::equal(a.stages, b.stages) && a.memory == b.memory &&
-         a.memory_limit == b.memory_limit;
+  return a.grid == b.grid && a.chunks == b.chunks && a.stage_map == b.stage_map &&
+         a.microbatches == b.microbatches && a.communicators == b.communicators &&
+         a.kernel_lists == b.kernel_lists && std::ranges::equal(a.stages, b.stages) &&
+         a.memory == b.memory && a.memory_limit == b.memory_limit;
 }
 
 }  // namespace foresail::program

@@ -66,6 +66,9 @@ void append_head(Out& out, const Program& program) {
     append(out, " {} {}", name, program.grid.size(axis));
   append(out, " order {}\n", to_text(program.grid.order()));
   append(out, "chunks {}\n", program.chunks);
+  if (program.stage_map != StageMap::Ring) {
+    append(out, "stage_map {}\n", to_string(program.stage_map));
+  }
   append(out, "microbatches {}\n", program.microbatches);
   append(out, "memory_limit {}\n", program.memory_limit.count());
   for (std::size_t i = 0; i < program.communicators.size(); ++i) {

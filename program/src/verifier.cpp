@@ -18,6 +18,8 @@ void expect_well_formed(const Program& program) {
   const int stages = program.grid.size(Axis::Pp);
   FORESAIL_EXPECT(program.stages.size() == static_cast<std::size_t>(stages));
   FORESAIL_EXPECT(program.memory.empty() || program.memory.size() == program.stages.size());
+  FORESAIL_EXPECT(
+      GlobalStages::is_possible(program.stage_map, stages, program.chunks, program.microbatches));
   for (const Communicator& communicator : program.communicators) {
     for (const int stage : communicator.stages) FORESAIL_EXPECT(stage >= 0 && stage < stages);
   }
@@ -31,79 +33,6 @@ void expect_well_formed(const Program& program) {
     }
   }
 }
-
-/// What a stage did so far with one (chunk, microbatch).
-struct PassCount {
-  int forward = 0, backward = 0, input = 0, weight = 0;
-};
-
-class PassCounter {
- public:
-  PassCounter(const Program& program, int stage, Complaints& complaints)
-      : program_(program),
-        stage_(stage),
-        complaints_(complaints),
-        counts_(static_cast<std::size_t>(program.chunks) *
-                static_cast<std::size_t>(program.microbatches)) {}
-
-  void add(const Op& op) {
-    if (op.kind != OpKind::Compute || op.pass == Pass::Optimizer) return;
-    if (op.chunk < 0 || op.chunk >= program_.chunks || op.microbatch < 0 ||
-        op.microbatch >= program_.microbatches) {
-      complain(op, fmt::format("is outside of {} chunks and {} microbatches", program_.chunks,
-                               program_.microbatches));
-      return;
-    }
-    PassCount& count = at(op.chunk, op.microbatch);
-    if (op.pass == Pass::Forward) {
-      ++count.forward;
-    } else if (count.forward == 0) {
-      complain(op, "stands before its forward pass");
-    } else if (op.pass == Pass::BackwardWeight && count.input == 0) {
-      complain(op, "stands before its backward_input");
-    }
-    count.backward += op.pass == Pass::Backward ? 1 : 0;
-    count.input += op.pass == Pass::BackwardInput ? 1 : 0;
-    count.weight += op.pass == Pass::BackwardWeight ? 1 : 0;
-  }
-
-  void finish() {
-    for (int chunk = 0; chunk < program_.chunks; ++chunk) {
-      for (int microbatch = 0; microbatch < program_.microbatches; ++microbatch) {
-        check(chunk, microbatch, at(chunk, microbatch));
-      }
-    }
-  }
-
- private:
-  PassCount& at(int chunk, int microbatch) {
-    return counts_[static_cast<std::size_t>(chunk) *
-                       static_cast<std::size_t>(program_.microbatches) +
-                   static_cast<std::size_t>(microbatch)];
-  }
-  void complain(const Op& op, const std::string& why) {
-    complaints_.add(fmt::format("stage {} {} {}", stage_, describe(op), why));
-  }
-  void check(int chunk, int microbatch, const PassCount& count) {
-    if (count.forward != 1) {
-      complaints_.add(fmt::format("stage {} chunk {} microbatch {}: {} forward passes, must be 1",
-                                  stage_, chunk, microbatch, count.forward));
-    }
-    const bool is_whole = count.backward == 1 && count.input == 0 && count.weight == 0;
-    const bool is_split = count.backward == 0 && count.input == 1 && count.weight == 1;
-    if (!is_whole && !is_split) {
-      complaints_.add(fmt::format(
-          "stage {} chunk {} microbatch {}: {} backward, {} backward_input and {} backward_weight, "
-          "must be 1, 0 and 0, or 0, 1 and 1",
-          stage_, chunk, microbatch, count.backward, count.input, count.weight));
-    }
-  }
-
-  const Program& program_;
-  int stage_;
-  Complaints& complaints_;
-  std::vector<PassCount> counts_;
-};
 
 }  // namespace
 
@@ -119,17 +48,6 @@ std::vector<int> stages_of(const Program& program, const Communicator& communica
 
 bool is_coupling(const Program& program, const Communicator& communicator) {
   return communicator.axes.has(Axis::Pp) && stages_of(program, communicator).size() > 1;
-}
-
-std::vector<std::string> check_passes(const Program& program) {
-  Complaints complaints;
-  int number = 0;
-  for (const StageProgram& stage : program.stages) {
-    PassCounter counter(program, number++, complaints);
-    for (const Op& op : stage.ops) counter.add(op);
-    counter.finish();
-  }
-  return complaints.take();
 }
 
 std::vector<std::string> check_memory(const Program& program) {

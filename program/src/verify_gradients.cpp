@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <vector>
 
 #include "stage_order.h"
@@ -14,6 +13,7 @@ namespace {
 
 struct ChunkSyncs {
   std::vector<std::size_t> ops;         // indices of its synchronisations
+  std::vector<std::size_t> mirrors;     // of those with the mirrored copy
   std::size_t last_backward = 0;        // position behind it
   std::map<int, std::size_t> backward;  // the same by microbatch
 };
@@ -26,9 +26,12 @@ class GradientCheck {
         chunks_(static_cast<std::size_t>(program.chunks)),
         order_(program.stages[stage]) {}
 
-  void run(Complaints& complaints) {
+  void run(Complaints& complaints, bool has_replicas) {
     collect();
-    for (std::size_t chunk = 0; chunk < chunks_.size(); ++chunk) check(chunk, complaints);
+    for (std::size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+      if (program_.stage_map == StageMap::Mirrored) check_mirror(chunk, complaints);
+      if (has_replicas) check(chunk, complaints);
+    }
   }
 
  private:
@@ -46,6 +49,10 @@ class GradientCheck {
            each.collective == Collective::ReduceScatter)) {
         chunk.ops.push_back(i);
       }
+      if (each.kind == OpKind::Collective && each.payload == Payload::MirrorGradients &&
+          each.collective == Collective::AllReduce) {
+        chunk.mirrors.push_back(i);
+      }
       if (each.kind == OpKind::Compute &&
           (each.pass == Pass::Backward || each.pass == Pass::BackwardWeight)) {
         chunk.last_backward = i + 1;
@@ -60,8 +67,13 @@ class GradientCheck {
     microbatches.reserve(chunk.ops.size());
     for (const std::size_t index : chunk.ops) microbatches.push_back(op(index).microbatch);
     std::ranges::sort(microbatches);
-    std::vector<int> all(static_cast<std::size_t>(program_.microbatches));
-    std::iota(all.begin(), all.end(), 0);
+    std::vector<int> all;
+    const GlobalStages global = program_.global_stages();
+    for (int each = 0; each < program_.microbatches; ++each) {
+      if (global.is_visited(static_cast<int>(number), each, program_.microbatches)) {
+        all.push_back(each);
+      }
+    }
     if (chunk.ops.size() != 1 && microbatches != all) {
       complaints.add(
           fmt::format("stage {} chunk {}: gradients are synchronised {} times, must be once (or "
@@ -75,10 +87,29 @@ class GradientCheck {
         const auto found = chunk.backward.find(op(index).microbatch);
         due = found == chunk.backward.end() ? 0 : found->second;
       }
-      if (due == 0 || order_.is_finished(due - 1, index)) continue;
-      complaints.add(fmt::format("stage {} op {} {}: does not wait for op {} {}", stage_, index,
-                                 describe(op(index)), due - 1, describe(op(due - 1))));
+      if (due != 0) wait_for(due - 1, index, complaints);
     }
+  }
+
+  /// Both copies of a chunk are summed once, before the sum leaves for the replicas.
+  void check_mirror(std::size_t number, Complaints& complaints) const {
+    const ChunkSyncs& chunk = chunks_[number];
+    if (chunk.mirrors.size() != 1) {
+      complaints.add(
+          fmt::format("stage {} chunk {}: gradients are summed with the mirrored copy {} times, "
+                      "must be once",
+                      stage_, number, chunk.mirrors.size()));
+      return;
+    }
+    const std::size_t mirror = chunk.mirrors.front();
+    if (chunk.last_backward != 0) wait_for(chunk.last_backward - 1, mirror, complaints);
+    for (const std::size_t index : chunk.ops) wait_for(mirror, index, complaints);
+  }
+
+  void wait_for(std::size_t before, std::size_t index, Complaints& complaints) const {
+    if (order_.is_finished(before, index)) return;
+    complaints.add(fmt::format("stage {} op {} {}: does not wait for op {} {}", stage_, index,
+                               describe(op(index)), before, describe(op(before))));
   }
 
   const Program& program_;
@@ -102,10 +133,11 @@ bool has_replicas(const Program& program) {
 }  // namespace
 
 std::vector<std::string> check_gradients(const Program& program) {
-  if (!has_replicas(program)) return {};
+  const bool is_replicated = has_replicas(program);
+  if (!is_replicated && program.stage_map != StageMap::Mirrored) return {};
   Complaints complaints;
   for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
-    GradientCheck(program, stage).run(complaints);
+    GradientCheck(program, stage).run(complaints, is_replicated);
   }
   return complaints.take();
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -30,12 +31,12 @@ std::string contents(const Program& program, const Op& op, int chunk) {
                      communicator_name(program, op.communicator));
 }
 
-/// Local chunk at the receiver of what chunk `op.chunk` of `stage` produced: global stage
-/// chunk * pp + stage moves by one, so the chunk changes where the ring of stages closes.
-int received_chunk(const Program& program, int stage, const Op& op) {
-  const int last = program.grid.size(Axis::Pp) - 1;
-  if (op.payload == Payload::Activation) return stage == last ? op.chunk + 1 : op.chunk;
-  return stage == 0 ? op.chunk - 1 : op.chunk;
+/// Who receives what chunk `op.chunk` of `stage` produced; nothing at the ends of the model.
+std::optional<ChunkPlace> receiver(const Program& program, int stage, const Op& op) {
+  if (op.chunk < 0 || op.chunk >= program.chunks) return std::nullopt;
+  const GlobalStages global = program.global_stages();
+  const ChunkPlace from{stage, op.chunk};
+  return op.payload == Payload::Activation ? global.next(from) : global.previous(from);
 }
 
 /// Refuses passes that do not wait for their message, and sends that do not wait for their pass.
@@ -79,17 +80,18 @@ class WaitCheck {
   void check(const Op& op, std::size_t index) {
     if (op.kind == OpKind::Send) wait_for(sources_.passes, key(op), index);
     if (!is_moving(op)) return;
-    const int stages = program_.grid.size(Axis::Pp);
-    const int global = op.chunk * stages + stage_;
-    const int end = op.pass == Pass::Forward ? 0 : stages * program_.chunks - 1;
-    if (global == end) return;
-    if (stages > 1) {
+    if (op.chunk < 0 || op.chunk >= program_.chunks) return;  // the rule of passes says so
+    const ChunkPlace place{stage_, op.chunk};
+    const GlobalStages global = program_.global_stages();
+    const auto source = op.pass == Pass::Forward ? global.previous(place) : global.next(place);
+    if (!source) return;
+    if (source->stage != stage_) {
       wait_for(sources_.recvs, key(op), index);
       return;
     }
-    // With one stage the chunks hand their output on without a message.
+    // Chunks of one stage hand their output on without a message.
     Key before = key(op);
-    std::get<1>(before) += op.pass == Pass::Forward ? -1 : 1;
+    std::get<1>(before) = source->chunk;
     wait_for(sources_.passes, before, index);
   }
 
@@ -151,12 +153,13 @@ class MessageCheck {
       complain(stage, op, "a message carries activation or gradient only");
       return;
     }
-    const int step = op.payload == Payload::Activation ? 1 : stages_ - 1;
-    const int due = (stage + step) % stages_;
-    if (op.peer_stage != due) complain(stage, op, fmt::format("must go to stage {}", due));
-    const int chunk = received_chunk(program_, stage, op);
-    if (chunk < 0 || chunk >= program_.chunks) {
-      complain(stage, op, fmt::format("no chunk {} of {} can receive it", chunk, program_.chunks));
+    const auto due = receiver(program_, stage, op);
+    if (!due) {
+      complain(stage, op, fmt::format("no chunk of {} can receive it", program_.chunks));
+    } else if (due->stage == stage) {
+      complain(stage, op, "the stage itself uses it and needs no message");
+    } else if (op.peer_stage != due->stage) {
+      complain(stage, op, fmt::format("must go to stage {}", due->stage));
     }
   }
 
@@ -170,7 +173,8 @@ class MessageCheck {
     for (std::size_t i = 0; i < pairs; ++i) {
       const Op& send = *between.sends[i];
       const Op& recv = *between.recvs[i];
-      const std::string sent = contents(program_, send, received_chunk(program_, from, send));
+      const auto due = receiver(program_, from, send);
+      const std::string sent = contents(program_, send, due ? due->chunk : -1);
       const std::string received = contents(program_, recv, recv.chunk);
       if (sent == received) continue;
       complaints_.add(

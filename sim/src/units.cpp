@@ -63,7 +63,11 @@ std::vector<int> message_hops(const Program& program, const Placement& placement
   const int stages = program.grid.size(Axis::Pp);
   for (int stage = 0; stage < stages && stages > 1; ++stage) {
     const Unit from = make_unit(program, stage, replica);
-    for (const int peer : {(stage + 1) % stages, (stage + stages - 1) % stages}) {
+    // The mirror image matters to schedules that sum gradients with it.
+    const bool is_mirrored = program.stage_map == program::StageMap::Mirrored;
+    const int mirror = is_mirrored ? stages - 1 - stage : stage;
+    for (const int peer : {(stage + 1) % stages, (stage + stages - 1) % stages, mirror}) {
+      if (peer == stage) continue;
       const Unit to = make_unit(program, peer, replica);
       for (std::size_t i = 0; i < from.ranks.size(); ++i) {
         hops.push_back(network.paths().hops(placement.device_of[from.ranks[i]],

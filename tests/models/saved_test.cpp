@@ -48,6 +48,18 @@ TEST(SavedTensors, GiveThePublishedTable) {
   }
 }
 
+// Qi et al. 2024, table 1: 32 s b h from the input half to the weight half, where a forward keeps
+// s b h (34 + 5 a s / h): inputs of the linear layers stay, the gradients of their outputs come.
+TEST(SavedTensors, WeightHalvesRetainThirtyTwoBytes) {
+  for (const Shape& shape : kShapes) {
+    const Model model = catalogue_model(shape.model);
+    const std::int64_t sbh = 2048 * model.hidden;
+    EXPECT_EQ(layer_work(model, megatron(1)).retained_bytes().count(), 32 * sbh) << shape.model;
+    // Widths are split; without sequence parallelism the 4 inputs and 4 gradients of width h stay.
+    EXPECT_EQ(layer_work(model, megatron(8)).retained_bytes().count(), 8 * sbh + 24 * sbh / 8);
+  }
+}
+
 // All terms are whole bytes for these shapes, so the sums are equal, not near.
 TEST(SavedTensors, EqualTheClosedFormsExactly) {
   for (const Shape& shape : kShapes) {

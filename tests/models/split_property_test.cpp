@@ -128,5 +128,53 @@ TEST(Splits, KernelsAddUpToModelFlops) {
   }
 }
 
+/// Kernels without whom they wait for, sorted by name.
+std::vector<Kernel> sorted(std::vector<Kernel> list) {
+  for (Kernel& kernel : list) kernel.after.clear();
+  std::ranges::sort(list, {}, &Kernel::name);
+  return list;
+}
+
+// A split backward is the same work: no kernel is lost, doubled or changed, and both halves keep
+// their order and their waits.
+TEST(SplitBackward, HalvesAddUpToTheWhole) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomStream random = Rng(seed).stream("split");
+    const Model model = random_model(random);
+    const Split split = random_split(random);
+    for (const Work& work :
+         {layer_work(model, split), embedding_work(model, split), head_work(model, split)}) {
+      const SplitBackward halves = split_backward(work.backward);
+      std::vector<Kernel> both = halves.input;
+      both.insert(both.end(), halves.weight.begin(), halves.weight.end());
+      EXPECT_EQ(sorted(both), sorted(work.backward));
+      expect_sound(halves.input);
+      expect_sound(halves.weight);
+    }
+  }
+}
+
+// An input of a linear layer that is gathered again is there before its weight gradient.
+TEST(SplitBackward, WeightGradientsWaitForTheirGatheredInput) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomStream random = Rng(seed).stream("split");
+    const Model model = random_model(random);
+    const SplitBackward halves = split_backward(layer_work(model, random_split(random)).backward);
+    std::set<std::string> gathered;
+    for (const Kernel& kernel : halves.weight) {
+      for (const int before : kernel.after) {
+        gathered.insert(halves.weight[static_cast<std::size_t>(before)].name);
+      }
+      if (!kernel.name.ends_with(".wgrad")) continue;
+      const std::string input = "tp.regather_" + kernel.name.substr(0, kernel.name.find('.'));
+      const bool is_gathered = std::ranges::any_of(
+          halves.weight, [&](const Kernel& other) { return other.name == input; });
+      EXPECT_EQ(gathered.contains(input), is_gathered) << kernel.name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace foresail::models

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "foresail/planner/layout.h"
+#include "foresail/planner/schedule.h"
 
 namespace foresail::planner {
 namespace {
@@ -50,6 +51,87 @@ struct Breach {
   std::string message;
   std::function<void(Case&)> change;
 };
+
+/// What a zero-bubble layout needs: two microbatches per device and stage of pp 4.
+void use(Case& c, ScheduleKind kind, int chunks) {
+  c.layout.schedule = kind;
+  c.layout.v = chunks;
+  c.training.global_batch_size = 16;
+}
+
+/// A ZB-H1 of that shape as the user's own.
+void write(Case& c, const ScheduleShape& shape) {
+  use(c, ScheduleKind::File, 1);
+  const Schedule made = make_schedule(ScheduleKind::ZbH1, shape);
+  c.layout.written = {made.stage_map, made.chunks, made.microbatches, made.order};
+}
+
+TEST(Laws, LegalZeroBubbleLayoutsBreakNone) {
+  for (const auto kind : {ScheduleKind::ZbH1, ScheduleKind::ZbH2, ScheduleKind::ZbV,
+                          ScheduleKind::DualPipe, ScheduleKind::File}) {
+    Case c;
+    if (kind == ScheduleKind::File) {
+      write(c, {.stages = 4, .microbatches = 8});
+    } else {
+      use(c, kind, kind == ScheduleKind::ZbH1 || kind == ScheduleKind::ZbH2 ? 1 : 2);
+    }
+    EXPECT_TRUE(c.check().empty()) << to_string(kind) << ": " << c.check().front().message;
+  }
+}
+
+std::vector<Breach> breaches_of_zero_bubble() {
+  return {
+      {"schedule_needs_pp", "schedule zb_h1 needs pp > 1, but pp is 1",
+       [](Case& c) {
+         use(c, ScheduleKind::ZbH1, 1);
+         c.layout.pp = 1;
+         c.devices = 8;
+       }},
+      {"v_needs_interleaved", "v 2 needs schedule interleaved, but schedule is zb_h2",
+       [](Case& c) { use(c, ScheduleKind::ZbH2, 2); }},
+      {"chunks_of_schedule", "schedule zb_v has 2 chunks per rank, but v is 1",
+       [](Case& c) { use(c, ScheduleKind::ZbV, 1); }},
+      {"chunks_of_schedule", "schedule dualpipe has 2 chunks per rank, but v is 4",
+       [](Case& c) { use(c, ScheduleKind::DualPipe, 4); }},
+      {"dualpipe_even_pp", "pp 3 % 2 = 1, must be 0 with schedule dualpipe",
+       [](Case& c) {
+         use(c, ScheduleKind::DualPipe, 2);
+         c.layout.pp = 3;
+         c.model.layers = 15;
+         c.devices = 24;
+       }},
+      {"dualpipe_even_microbatches",
+       "9 microbatches % 2 = 1, must be 0 with schedule dualpipe: half of them enters at each end",
+       [](Case& c) {
+         use(c, ScheduleKind::DualPipe, 2);
+         c.training.global_batch_size = 18;
+       }},
+      {"dualpipe_microbatches_min",
+       "6 microbatches, must be at least 2 * pp 4 = 8 with schedule dualpipe",
+       [](Case& c) {
+         use(c, ScheduleKind::DualPipe, 2);
+         c.training.global_batch_size = 12;
+       }},
+      {"mirrored_zero_stage",
+       "schedule dualpipe sums the gradients of two whole copies, so zero_stage must be at most 2, "
+       "but is 3",
+       [](Case& c) {
+         use(c, ScheduleKind::DualPipe, 2);
+         c.layout.zero_stage = 3;
+       }},
+      {"layers_by_stages", "layers 18 % pp 4 = 2, must be 0",
+       [](Case& c) {
+         use(c, ScheduleKind::DualPipe, 2);
+         c.model.layers = 18;
+       }},
+      {"stages_of_schedule", "the written schedule has 2 stages, but pp is 4",
+       [](Case& c) { write(c, {.stages = 2, .microbatches = 8}); }},
+      {"microbatches_of_schedule",
+       "the written schedule has 7 microbatches, but global_batch_size / (microbatch_size * dp) is "
+       "8",
+       [](Case& c) { write(c, {.stages = 4, .microbatches = 7}); }},
+  };
+}
 
 std::vector<Breach> breaches_of_degrees() {
   return {
@@ -137,7 +219,8 @@ std::vector<Breach> breaches_of_schedule() {
 TEST(Laws, EachIsReportedAloneWithItsTerms) {
   std::vector<Breach> breaches = breaches_of_degrees();
   for (const Breach& breach : breaches_of_schedule()) breaches.push_back(breach);
-  EXPECT_EQ(breaches.size(), 25u);
+  for (const Breach& breach : breaches_of_zero_bubble()) breaches.push_back(breach);
+  EXPECT_EQ(breaches.size(), 36u);
   for (const Breach& breach : breaches) {
     Case c;
     breach.change(c);

@@ -68,7 +68,7 @@ TEST(Layout, BadInputNamesFileLineAndKey) {
       {"dp: 2\ntp: eight", "layout.yaml:2: tp: "},
       {"microbatchsize: 1", "microbatch_size"},
       {"zero_stage: 4", "layout.yaml:1: zero_stage: "},
-      {"schedule: dualpipe", "gpipe, 1f1b, interleaved"},
+      {"schedule: dual", "gpipe, 1f1b, interleaved, zb_h1, zb_h2, zb_v, dualpipe, file"},
       {"recompute: some", "none, selective, full"},
       {"rank_order: tp-dp", "layout.yaml:1: rank_order: "},
       {"sequence_parallel: 3", "layout.yaml:1: sequence_parallel: "},

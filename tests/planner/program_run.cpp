@@ -85,11 +85,24 @@ class Run {
     if (op.kind == OpKind::Recv) return false;  // its Send moves both
     if (op.kind == OpKind::Send) return transfer(stage, op, *start);
     if (op.kind == OpKind::Collective) return collective(stage, op);
-    double cost = 0;
-    if (op.kind == OpKind::Compute && op.pass == program::Pass::Forward) cost = costs_.forward;
-    if (op.kind == OpKind::Compute && op.pass == program::Pass::Backward) cost = costs_.backward;
-    stages_[stage].pop(lane, *start + cost);
+    stages_[stage].pop(lane, *start + (op.kind == OpKind::Compute ? cost_of(op.pass) : 0));
     return true;
+  }
+
+  double cost_of(program::Pass pass) const {
+    switch (pass) {
+      case program::Pass::Forward:
+        return costs_.forward;
+      case program::Pass::Backward:
+        return costs_.backward;
+      case program::Pass::BackwardInput:
+        return costs_.backward_input;
+      case program::Pass::BackwardWeight:
+        return costs_.backward_weight;
+      case program::Pass::Optimizer:
+        break;
+    }
+    return 0;
   }
 
   bool transfer(std::size_t stage, const Op& send, double start) {

@@ -12,6 +12,8 @@ namespace foresail::planner {
 struct UnitCosts {
   double forward = 1;
   double backward = 2;
+  double backward_input = 1;
+  double backward_weight = 1;
   double message = 0;  ///< occupies the pp lanes of sender and receiver
 };
 

@@ -210,6 +210,26 @@ TEST(Program, ACollectiveOfAnotherSizeThanPricedIsRefused) {
   EXPECT_THROW(run_job(job, 1), ContractViolation);
 }
 
+// Split backward passes and chunks that lie in no ring are for the simulator only.
+TEST(Job, SchedulesBeyondWholePassesInARingAreRefused) {
+  for (const auto kind : {planner::ScheduleKind::ZbH1, planner::ScheduleKind::ZbV}) {
+    planner::Layout layout;
+    layout.pp = 2;
+    layout.v = kind == planner::ScheduleKind::ZbV ? 2 : 1;
+    layout.schedule = kind;
+    try {
+      runtime::check_supported(cli::make_job(make_plan({.layout = layout})));
+      FAIL() << to_string(kind) << " was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::Unsupported);
+      EXPECT_EQ(std::string(error.what()),
+                "layout.schedule: " + std::string(to_string(kind)) +
+                    " cannot be executed by this version, only schedules in a ring without split "
+                    "backward passes (gpipe, 1f1b, interleaved)");
+    }
+  }
+}
+
 TEST(Job, WhatCannotBeExecutedIsRefusedByKeyAndValue) {
   const auto refusal = [](const std::function<void(planner::Plan&)>& change) {
     try {

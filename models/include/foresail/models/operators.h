@@ -55,7 +55,11 @@ struct Work {
   std::vector<Kernel> backward;    ///< recomputation included
   std::vector<SavedTensor> saved;  ///< kept from forward to backward
   Bytes working_set;  ///< largest transient beyond `saved` (recomputed tensors, gathers)
+  /// What the weight half of a split backward still needs when the input half is done, instead of
+  /// `saved`: inputs and output gradients of the linear layers (Qi 2024, table 1: 32 sbh).
+  std::vector<SavedTensor> retained;
   Bytes saved_bytes() const;
+  Bytes retained_bytes() const;
 };
 
 /// One transformer layer.
@@ -68,6 +72,17 @@ Work head_work(const Model& model, const Split& split);
 /// Appends `more`, shifting its `after` indices. Its first kernel also waits for the collectives of
 /// `list` that nothing in it waited for.
 void append(std::vector<Kernel>& list, const std::vector<Kernel>& more);
+
+/// A backward list cut in two: gradients of inputs, and gradients of weights that may run later.
+/// Every kernel stands in exactly one half, in the old order. To the weight half belong `X.wgrad`
+/// with the gather of its input (tp.regather_X), bias gradients of their own (`X.bias.backward`),
+/// and the embedding (gather, scatter-add, positions). What fuses both kinds (norms, fused
+/// additions) stays in the input half.
+struct SplitBackward {
+  std::vector<Kernel> input;
+  std::vector<Kernel> weight;
+};
+SplitBackward split_backward(const std::vector<Kernel>& backward);
 
 /// Parameters held by one rank, for one layer / the embedding / the head (final norm included;
 /// output matrix only if untied or `own_copy`, the last stage's copy of a tied matrix).

@@ -11,13 +11,23 @@
 #include "foresail/base/yaml.h"
 #include "foresail/models/model.h"
 #include "foresail/models/operators.h"
+#include "foresail/planner/schedule_order.h"
 #include "foresail/program/axes.h"
 #include "foresail/program/training.h"
 
 namespace foresail::planner {
 
 /// Schedules that this version lowers.
-enum class ScheduleKind { Gpipe, OneForwardOneBackward, Interleaved };
+enum class ScheduleKind {
+  Gpipe,
+  OneForwardOneBackward,
+  Interleaved,
+  ZbH1,
+  ZbH2,
+  ZbV,
+  DualPipe,
+  File
+};
 
 struct Overlap {
   bool tp = false;  ///< tensor-parallel collectives pipelined with their GEMMs
@@ -31,6 +41,7 @@ struct Layout {
   int v = 1;           ///< virtual stages (chunks) per rank
   int group_size = 0;  ///< microbatches per interleaving group (G); 0: pp
   ScheduleKind schedule = ScheduleKind::OneForwardOneBackward;
+  WrittenSchedule written;  ///< its orders if schedule is File
   std::int64_t microbatch_size = 1;
   bool sequence_parallel = false;
   int zero_stage = 0;
@@ -41,12 +52,18 @@ struct Layout {
   Overlap overlap;
 
   int world_size() const { return tp * cp * dp * pp; }
+  /// Which part of the model each chunk is (a ring without a pipeline).
+  program::StageMap stage_map() const;
+  program::GlobalStages global_stages() const;  ///< requires a layout that keeps the laws
+  /// Whether some backward passes may come in two halves.
+  bool has_split_backward() const;
   program::RankGrid grid() const;
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
 /// Keys of design section 7 plus `group_size`; absent degrees are 1, `schedule` defaults to 1f1b
-/// (interleaved if v > 1).
+/// (interleaved if v > 1). An absent v is 2 for zb_v and dualpipe, and what a written schedule
+/// has.
 Layout read_layout(const Yaml& node);
 Document to_document(const Layout& layout);
 
@@ -69,5 +86,10 @@ template <>
 inline constexpr auto kNames<planner::ScheduleKind> = std::to_array<Named<planner::ScheduleKind>>(
     {{planner::ScheduleKind::Gpipe, "gpipe"},
      {planner::ScheduleKind::OneForwardOneBackward, "1f1b"},
-     {planner::ScheduleKind::Interleaved, "interleaved"}});
+     {planner::ScheduleKind::Interleaved, "interleaved"},
+     {planner::ScheduleKind::ZbH1, "zb_h1"},
+     {planner::ScheduleKind::ZbH2, "zb_h2"},
+     {planner::ScheduleKind::ZbV, "zb_v"},
+     {planner::ScheduleKind::DualPipe, "dualpipe"},
+     {planner::ScheduleKind::File, "file"}});
 }  // namespace foresail

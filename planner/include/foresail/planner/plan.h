@@ -79,7 +79,8 @@ Feasibility check(const Plan& plan);
 /// backward. Without anyone to reduce with (dp * cp = 1) there is one.
 program::Program lower(const Plan& plan);
 
-/// First and one-past-last layer of a global stage (chunk * pp + stage), and what else it holds.
+/// First and one-past-last layer of a chunk (its global stage: Layout::stage_map), and what else
+/// it holds.
 struct StagePart {
   int first_layer = 0, end_layer = 0;
   bool has_embedding = false;  ///< word (and position) embedding in front

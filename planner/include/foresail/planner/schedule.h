@@ -11,20 +11,13 @@
 
 namespace foresail::planner {
 
-/// One pass of one microbatch through one local chunk.
-struct SchedulePass {
-  program::Pass pass = program::Pass::Forward;
-  int microbatch = 0;
-  int chunk = 0;
-  friend bool operator==(const SchedulePass&, const SchedulePass&) = default;
-};
-
-/// order[stage] lists that stage's passes. Global stage of a pass: chunk * stages + stage.
+/// order[stage] lists that stage's passes; stage_map says which global stage a chunk is.
 struct Schedule {
   int stages = 1;
   int chunks = 1;
   int microbatches = 1;
-  std::vector<std::vector<SchedulePass>> order;
+  std::vector<PassOrder> order;
+  program::StageMap stage_map = program::StageMap::Ring;
 };
 
 struct ScheduleShape {
@@ -34,21 +27,30 @@ struct ScheduleShape {
   int group_size = 0;  ///< interleaved only; 0: stages
 };
 
-/// Orders of GPipe, 1F1B (Narayanan 2021) and interleaved 1F1B (facts: Megatron-LM schedules.py:
-/// warm-up 2(p-r-1) + (v-1)G). Requires the laws of interleaving; see check_laws.
+/// Orders of GPipe, 1F1B (Narayanan 2021), interleaved 1F1B (facts: Megatron-LM schedules.py:
+/// warm-up 2(p-r-1) + (v-1)G), ZB-H1, ZB-H2, ZB-V (Qi 2024) and DualPipe (DeepSeek-V3 2024).
+/// Requires the laws of the kind; see check_laws. Without a pipeline (one stage) all kinds run one
+/// microbatch after the other.
 Schedule make_schedule(ScheduleKind kind, const ScheduleShape& shape);
-/// "F0.0 F1.0 B0.1 ..." of one stage ("pass, microbatch, chunk").
+/// The schedule that stands in a file.
+Schedule make_schedule(const WrittenSchedule& written);
+program::StageMap stage_map_of(ScheduleKind kind);  ///< of all kinds but File
+/// "F0.0 F1.0 B0.1 ..." of one stage; see schedule_order.h.
 std::string to_text(const Schedule& schedule, int stage);
 
 /// Costs in any one unit of time.
 struct PassCosts {
   double forward = 1;  ///< of one chunk, indexed [stage][chunk] if the tables below are not empty
   double backward = 2;
+  double backward_input = 1;
+  double backward_weight = 1;
   double message = 0;  ///< from the end of a pass to the start of the pass that needs its output
-  std::vector<std::vector<double>> forward_of{}, backward_of{};
+  std::vector<std::vector<double>> forward_of{}, backward_of{}, backward_input_of{},
+      backward_weight_of{};
   bool blocking = false;  ///< a stage waits for its own sends (overlap.pp off)
 };
 
+/// The end of a pass is when its output leaves; joined passes share start and end.
 struct TimedSchedule {
   std::vector<std::vector<double>> start, end;  ///< [stage][position in order]
   double makespan = 0;
@@ -58,7 +60,8 @@ struct TimedSchedule {
 /// with the cycle if the order deadlocks: "stage 0 F4.0 waits for stage 3 F0.1 waits for ...".
 TimedSchedule simulate(const Schedule& schedule, const PassCosts& costs);
 
-/// Most forwards without their backward at one time on `stage`, in chunks.
+/// Most forwards without their backward (its weight half, if it comes in halves) at one time on
+/// `stage`, in chunks.
 int peak_in_flight(const Schedule& schedule, int stage);
 
 }  // namespace foresail::planner

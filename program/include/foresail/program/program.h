@@ -15,6 +15,7 @@
 #include "foresail/base/id.h"
 #include "foresail/base/kernel.h"
 #include "foresail/program/axes.h"
+#include "foresail/program/stage_map.h"
 
 namespace foresail::program {
 
@@ -38,7 +39,8 @@ enum class Payload {
                        ///< own
   EmbeddingParameters,
   ReplicatedGradients,  ///< tp: gradients of norms and biases that saw only a sequence shard
-  StepScalars           ///< two fp32 sums over all ranks: squared gradient norm, loss
+  StepScalars,          ///< two fp32 sums over all ranks: squared gradient norm, loss
+  MirrorGradients       ///< pp: gradients of one chunk and of its copy on the mirrored stage
 };
 
 enum class HostWork { None, LoadBatch };
@@ -64,9 +66,9 @@ struct Op {
   OpKind kind = OpKind::Compute;
   Lane lane = Lane::Compute;
   Pass pass = Pass::Forward;  ///< Compute
-  int chunk = -1;             ///< local chunk: global stage is chunk * pp + stage; -1: whole rank
-  int microbatch = -1;        ///< -1: once per step
-  KernelListId kernels{};     ///< Compute
+  int chunk = -1;          ///< local chunk (its global stage: Program::stage_map); -1: whole rank
+  int microbatch = -1;     ///< -1: once per step
+  KernelListId kernels{};  ///< Compute
   Payload payload = Payload::None;
   int peer_stage = -1;  ///< Send, Recv
   Collective collective = Collective::AllReduce;
@@ -95,6 +97,7 @@ struct MemoryNeed {
 struct Program {
   RankGrid grid;
   int chunks = 1;  ///< local chunks per stage (v; with pp = 1 the buckets, see planner/lower.h)
+  StageMap stage_map = StageMap::Ring;      ///< which part of the model a chunk is
   int microbatches = 1;                     ///< per data-parallel replica
   std::vector<Communicator> communicators;  ///< indexed by CommunicatorId, in creation order
   std::vector<KernelList> kernel_lists;     ///< indexed by KernelListId
@@ -108,6 +111,7 @@ struct Program {
   std::vector<RankId> members(CommunicatorId communicator, RankId rank) const;
   /// The rank at `peer_stage` with otherwise equal coordinates.
   RankId peer(RankId rank, int peer_stage) const;
+  GlobalStages global_stages() const;
 };
 
 /// The text form: one line per declaration, kernel and op, stable, meant for reading and diffing.
@@ -164,7 +168,8 @@ inline constexpr auto kNames<program::Payload> = std::to_array<Named<program::Pa
      {program::Payload::EmbeddingGradients, "embedding_gradients"},
      {program::Payload::EmbeddingParameters, "embedding_parameters"},
      {program::Payload::ReplicatedGradients, "replicated_gradients"},
-     {program::Payload::StepScalars, "step_scalars"}});
+     {program::Payload::StepScalars, "step_scalars"},
+     {program::Payload::MirrorGradients, "mirror_gradients"}});
 template <>
 inline constexpr auto kNames<program::HostWork> = std::to_array<Named<program::HostWork>>(
     {{program::HostWork::None, "none"}, {program::HostWork::LoadBatch, "load_batch"}});

@@ -1,0 +1,70 @@
+// Who talks to whom: the communicators of a layout.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "stage_lowering.h"
+
+namespace foresail::planner {
+namespace {
+
+/// Stages that hold the word matrix: with the embedding, the head or both.
+std::vector<int> embedding_stages(const Plan& plan) {
+  std::vector<int> stages;
+  for (int stage = 0; stage < plan.layout.pp; ++stage) {
+    bool is_holder = false;
+    for (int chunk = 0; chunk < chunk_count(plan); ++chunk) {
+      const StagePart part = stage_part(plan, stage, chunk);
+      is_holder = is_holder || part.has_embedding || part.has_head;
+    }
+    if (is_holder) stages.push_back(stage);
+  }
+  return stages;
+}
+
+}  // namespace
+
+bool is_mirrored(const Plan& plan) {
+  return plan.layout.stage_map() == program::StageMap::Mirrored;
+}
+
+std::string mirror_name(const Plan& plan, int stage) {
+  return "mirror" + std::to_string(std::min(stage, plan.layout.pp - 1 - stage));
+}
+
+Communicators::Communicators(const Plan& plan) {
+  using program::Axis;
+  const program::RankGrid grid = plan.layout.grid();
+  const int stages = plan.layout.pp;
+  const auto add = [&](std::string name, program::AxisSet axes, std::vector<int> only) {
+    std::int64_t members = 1;
+    for (int axis = 0; axis < program::kAxisCount; ++axis) {
+      const auto at = static_cast<Axis>(axis);
+      if (axes.has(at)) members *= grid.size(at);
+    }
+    if (members > 1) list_.push_back({std::move(name), axes, std::move(only)});
+  };
+  add("tp", {Axis::Tp}, {});
+  add("cp", {Axis::Cp}, {});
+  add("dp", {Axis::Dp, Axis::Cp}, {});
+  add("pp", {Axis::Pp}, {});
+  if (stages > 1 && has_embedding_bucket(plan)) {
+    const std::vector<int> holders = embedding_stages(plan);
+    if (holders.size() > 1) add("embedding", {Axis::Pp}, holders);
+  }
+  for (int stage = 0; is_mirrored(plan) && stage < stages / 2; ++stage) {
+    add(mirror_name(plan, stage), {Axis::Pp}, {stage, stages - 1 - stage});
+  }
+  add("world", {Axis::Tp, Axis::Cp, Axis::Ep, Axis::Dp, Axis::Pp}, {});
+}
+
+std::optional<program::CommunicatorId> Communicators::find(std::string_view name) const {
+  for (std::size_t at = 0; at < list_.size(); ++at) {
+    if (list_[at].name == name) return program::CommunicatorId{static_cast<std::uint32_t>(at)};
+  }
+  return std::nullopt;
+}
+
+}  // namespace foresail::planner
