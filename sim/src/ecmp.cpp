@@ -1,6 +1,7 @@
 #include "foresail/sim/ecmp.h"
 
 #include <array>
+#include <bit>
 
 namespace foresail::sim {
 namespace {
@@ -77,18 +78,6 @@ std::uint32_t xor_fold(const FiveTuple& tuple, std::uint32_t seed) {
   return value;
 }
 
-// CRC and Toeplitz are linear: another seed only renames the paths, so that the same flows meet
-// again at every switch. Switches that take a seed against this read its effect through a second,
-// non-linear step; here the finalizer of MurmurHash3 (Appleby, public domain).
-std::uint32_t spread(std::uint32_t value) {
-  value ^= value >> 16u;
-  value *= 0x85ebca6bu;
-  value ^= value >> 13u;
-  value *= 0xc2b2ae35u;
-  value ^= value >> 16u;
-  return value;
-}
-
 }  // namespace
 
 std::uint16_t roce_source_port(std::uint32_t local_qpn, std::uint32_t remote_qpn) {
@@ -104,9 +93,9 @@ std::uint16_t roce_source_port(std::uint32_t local_qpn, std::uint32_t remote_qpn
 std::uint32_t hash_tuple(topologies::Hash kind, const FiveTuple& tuple, std::uint32_t seed) {
   switch (kind) {
     case topologies::Hash::Crc:
-      return spread(crc32(pack(tuple, seed)));
+      return std::rotr(crc32(pack(tuple, seed)), static_cast<int>(seed & 31u));
     case topologies::Hash::Toeplitz:
-      return spread(toeplitz(pack(tuple, 0)) ^ seed);
+      return std::rotr(toeplitz(pack(tuple, 0)) ^ seed, static_cast<int>(seed & 31u));
     case topologies::Hash::Xor:
       return xor_fold(tuple, seed);
   }
