@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <sstream>
 
@@ -14,6 +15,8 @@ namespace foresail::scenarios {
 namespace {
 
 constexpr std::size_t kShortestColumns = 3;  // time, algbw, busbw
+// Beyond these a figure is a slip: an hour, 1 PB/s, 1 PiB.
+constexpr double kLongestUs = 3.6e9, kFastestGBs = 1e6, kLargestBytes = 1125899906842624.0;
 
 std::optional<double> number(const std::string& token) {
   double value = 0;
@@ -69,12 +72,20 @@ bool is_count(const std::string& token) {
          std::ranges::all_of(token, [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
+bool is_row(const std::vector<std::string>& tokens) {
+  return tokens.size() >= 3 && is_count(tokens[0]) && is_count(tokens[1]) && is_word(tokens[2]);
+}
+
+bool is_plausible(const LogRow& row) {
+  const auto is_figure = [](double value, double most) { return value > 0 && value <= most; };
+  return is_figure(row.time_us, kLongestUs) && row.bus_bandwidth >= 0 &&
+         row.bus_bandwidth <= kFastestGBs && !(row.in_place_time_us > kLongestUs) &&
+         !std::isnan(row.in_place_time_us);
+}
+
 // size count type [redop] [root] time algbw busbw [wrong] [time algbw busbw [wrong]]
 std::optional<LogRow> row_of(const std::vector<std::string>& tokens) {
-  if (tokens.size() < 3 + kShortestColumns || !is_count(tokens[0]) || !is_count(tokens[1]) ||
-      !is_word(tokens[2])) {
-    return std::nullopt;
-  }
+  if (!is_row(tokens) || tokens.size() < 3 + kShortestColumns) return std::nullopt;
   std::size_t at = 3;
   while (at < tokens.size() && is_word(tokens[at]) && !is_missing(tokens[at])) ++at;
   std::vector<std::string> values(tokens.begin() + static_cast<std::ptrdiff_t>(at), tokens.end());
@@ -88,7 +99,9 @@ std::optional<LogRow> row_of(const std::vector<std::string>& tokens) {
   if (values.size() != set && values.size() != 2 * set) return std::nullopt;
   if (set < kShortestColumns) return std::nullopt;
   LogRow row;
-  row.size = Bytes(static_cast<std::int64_t>(number(tokens[0]).value_or(0)));
+  const double size = number(tokens[0]).value_or(0);
+  if (!(size > 0 && size <= kLargestBytes)) return std::nullopt;
+  row.size = Bytes(static_cast<std::int64_t>(size));
   row.time_us = number(values[0]).value_or(0);
   row.bus_bandwidth = number(values[2]).value_or(0);
   if (values.size() == 2 * set) row.in_place_time_us = number(values[set]).value_or(0);
@@ -96,8 +109,7 @@ std::optional<LogRow> row_of(const std::vector<std::string>& tokens) {
     row.time_us = row.in_place_time_us;
     if (values.size() == 2 * set) row.bus_bandwidth = number(values[set + 2]).value_or(0);
   }
-  if (row.time_us <= 0 || row.size.count() <= 0) return std::nullopt;
-  return row;
+  return is_plausible(row) ? std::optional(row) : std::nullopt;
 }
 
 std::optional<Operation> operation_in(const std::string& line) {
@@ -122,7 +134,9 @@ CollectiveLog parse_log(std::string_view text, const std::string& name) {
   log.file = name;
   std::map<std::int64_t, LogRow> rows;
   std::istringstream stream{std::string(text)};
+  int at = 0;
   for (std::string raw; std::getline(stream, raw);) {
+    ++at;
     const std::string line = without_prefix(raw);
     if (line.empty()) continue;
     if (!log.operation) log.operation = operation_in(line);
@@ -131,7 +145,15 @@ CollectiveLog parse_log(std::string_view text, const std::string& name) {
       if (tokens.size() > 2 && tokens[1] == "Rank" && is_count(tokens[2])) ++log.ranks;
       continue;
     }
-    if (const std::optional<LogRow> row = row_of(tokens)) rows[row->size.count()] = *row;
+    if (!is_row(tokens)) continue;
+    const std::optional<LogRow> row = row_of(tokens);
+    if (!row) {
+      throw Error(ErrorCode::InvalidInput,
+                  fmt::format("{}:{}: a damaged row of nccl-tests: columns are missing, or a size, "
+                              "time or bandwidth is no plausible positive number",
+                              name, at));
+    }
+    rows[row->size.count()] = *row;
   }
   if (rows.empty()) {
     throw Error(ErrorCode::InvalidInput,

@@ -17,6 +17,7 @@
 namespace foresail::scenarios {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using topologies::Algorithm;
 using topologies::Cluster;
@@ -143,7 +144,23 @@ TEST(NcclTestsLog, GarbageGivesOneClearError) {
       FAIL() << garbage;
     } catch (const Error& problem) {
       EXPECT_EQ(problem.code(), ErrorCode::InvalidInput);
-      EXPECT_THAT(problem.what(), HasSubstr("x.log: no line is a row of nccl-tests"));
+      EXPECT_THAT(problem.what(), AnyOf(HasSubstr("x.log: no line is a row of nccl-tests"),
+                                        HasSubstr("x.log:1: a damaged row of nccl-tests")));
+    }
+  }
+}
+
+TEST(NcclTestsLog, DamagedRowsAreRefusedWithTheirLine) {
+  const std::string good = "8 2 float sum -1 45.06 0.00 0.00 0 45.1 0.00 0.00 0\n";
+  for (const char* row :
+       {"16 4 float sum -1 nan 0.1 0.1 0", "16 4 float sum -1 -3 0.1 0.1 0",
+        "16 4 float sum -1 1e300 0.1 0.1 0", "0 0 float sum -1 45 0.1 0.1 0",
+        "16 4 float sum -1 45", "99999999999999999999999 4 float sum -1 45 0.1 0.1 0"}) {
+    try {
+      parse_log(good + row, "x.log");
+      FAIL() << row;
+    } catch (const Error& problem) {
+      EXPECT_THAT(problem.what(), HasSubstr("x.log:2: a damaged row")) << row;
     }
   }
 }

@@ -21,10 +21,10 @@ struct FiveTuple {
 /// over rdma_calc_flow_label): 14 bits of entropy from lqpn * rqpn, range 49152-65535.
 std::uint16_t roce_source_port(std::uint32_t local_qpn, std::uint32_t remote_qpn);
 
-/// CRC-32 (IEEE) or Toeplitz (RSS key) of the tuple and `seed`, read from bit `seed` mod 32 on: both
-/// are linear, so that another seed alone would only rename the ways and the same flows would meet
-/// again at every tier; switches set up against that read other bits of their hash. XOR folding has
-/// no such choice: whatever the seeds, flows that met once meet again (polarisation).
+/// CRC-32 (IEEE) or Toeplitz (RSS key) of the tuple and `seed`, read from bit `seed` mod 32 on.
+/// Both are linear, so that another seed alone would only rename the ways and the same flows would
+/// meet again at every tier; switches set up against that read other bits. XOR folding has no such
+/// choice: whatever the seeds, flows that met once meet again (polarisation).
 std::uint32_t hash_tuple(topologies::Hash kind, const FiveTuple& tuple, std::uint32_t seed);
 
 }  // namespace foresail::sim
