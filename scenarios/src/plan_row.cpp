@@ -19,6 +19,8 @@ using planner::Plan;
 constexpr std::int64_t kDefaultVocab = 51200;
 constexpr int kAssumedWindow = 1024;
 constexpr std::array<std::int64_t, 4> kMicrobatchSizes = {1, 2, 4, 8};
+// Choices within a thousandth of the fastest are ties: the first, smallest one is kept.
+constexpr std::int64_t kTie = 1000;
 constexpr std::array<int, 7> kChunks = {1, 2, 3, 4, 6, 8, 12};
 
 std::string lower_case(std::string text) {
@@ -204,7 +206,7 @@ std::string choose_missing(const Row& row, RowPlan& made) {
       const Duration time =
           is_open ? predict(plan, {.fidelity = sim::Fidelity::Analytic}).outcome.iteration
                   : Duration{};
-      if (!best || (fits && !best_fits) || time < best_time) {
+      if (!best || (fits && !best_fits) || time < best_time - best_time / kTie) {
         best = plan.layout;
         best_time = time;
         best_fits = fits;

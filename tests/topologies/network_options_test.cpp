@@ -29,7 +29,7 @@ TEST(NetworkOptions, AbsentKeysKeepTheDefaults) {
 
 TEST(NetworkOptions, DocumentReadsBackEqual) {
   NetworkOptions options;
-  options.routing = Routing::Adaptive;
+  options.routing = Routing::DModK;
   options.hash = Hash::Toeplitz;
   options.hash_seeds = HashSeeds::PerTier;
   options.qps_per_connection = 4;
