@@ -72,11 +72,16 @@ class SwitchFlow {
   std::int64_t greatest_of_few() { return boost::edmonds_karp_max_flow(graph_, source_, sink_); }
 
  private:
+  // Either direction has a reverse edge of its own without capacity, as Boost's algorithms expect.
   void join(std::size_t a, std::size_t b, std::int64_t there, std::int64_t back) {
+    if (there > 0) join_one_way(a, b, there);
+    if (back > 0) join_one_way(b, a, back);
+  }
+  void join_one_way(std::size_t a, std::size_t b, std::int64_t capacity) {
     const auto forward = boost::add_edge(a, b, graph_).first;
     const auto backward = boost::add_edge(b, a, graph_).first;
-    boost::put(boost::edge_capacity, graph_, forward, there);
-    boost::put(boost::edge_capacity, graph_, backward, back);
+    boost::put(boost::edge_capacity, graph_, forward, capacity);
+    boost::put(boost::edge_capacity, graph_, backward, 0);
     boost::put(boost::edge_reverse, graph_, forward, backward);
     boost::put(boost::edge_reverse, graph_, backward, forward);
   }
