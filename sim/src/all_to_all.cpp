@@ -145,18 +145,4 @@ TransferPlan Network::all_to_all(const PairBytes& bytes, std::span<const DeviceI
   return plan;
 }
 
-Duration Network::pairwise_latency(const CollectiveGroup& group,
-                                   topologies::Protocol protocol) const {
-  if (is_fitted()) {
-    const double batches = std::ceil(static_cast<double>(group.ranks() - 1) / kPeersPerBatch);
-    const double step = group.nodes.size() > 1 ? pace_.fitted->between_nodes : pace_.fitted->inside;
-    return duration_from_seconds(1e-6 * (pace_.fitted->base + batches * step));
-  }
-  topologies::NcclOptions nccl = options_.nccl;
-  nccl.protocol = protocol;
-  const NcclCost cost = choose(Collective::AllToAll, Bytes(1), shape_of(group), nccl);
-  const topologies::NcclSpec& fitted = cluster_.device().nccl;
-  return duration_from_seconds(1e-6 * (fitted.launch_us + fitted.latency_factor * cost.latency_us));
-}
-
 }  // namespace foresail::sim

@@ -1,7 +1,5 @@
 #include "step_engine.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 
@@ -337,17 +335,6 @@ void StepEngine::finish_op(OpRef ref) {
   ++state.head[l];
   if (each.kind == OpKind::Collective && each.lane == Lane::Dp) --state.transfers_active;
   end_ = std::max(end_, events_.now());
-}
-
-std::string StepEngine::describe(std::uint32_t transfer) const {
-  const OpRef ref = transfers_[transfer].ops.front();
-  const Unit& unit = units_.units[ref.unit];
-  const Op& each = op(ref);
-  std::string text = fmt::format(
-      "stage {} of replica {}: {}", unit.stage, unit.replica,
-      each.kind == OpKind::Collective ? to_string(each.collective) : std::string_view("message"));
-  if (each.kind != OpKind::Collective) text += fmt::format(" of microbatch {}", each.microbatch);
-  return text;
 }
 
 StepOutcome StepEngine::outcome() const {

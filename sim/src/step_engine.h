@@ -56,13 +56,8 @@ class StepEngine {
 
   bool has_started() const { return !states_.empty(); }
   bool is_complete() const { return ops_left_ == 0; }
-  SimTime started() const { return start_; }
-  SimTime ended() const { return end_; }
-  const Units& units() const { return units_; }
   /// Requires a complete step.
   StepOutcome outcome() const;
-  /// "job 0: stage 1 of replica 3, B of microbatch 4": who waits for a transfer.
-  std::string describe(std::uint32_t transfer) const;
 
  private:
   struct UnitState {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "../base/mutate.h"
 #include "foresail/base/document.h"
 #include "foresail/base/error.h"
 #include "foresail/base/rng.h"
@@ -32,26 +33,6 @@ const std::vector<std::string> kTokens = {"-1",  "0",    "1e999", "9999999999999
                                           "[",   "]",    ": ",    "\n  ",
                                           "&a ", "*a",   "!!",    "\"",
                                           "nan", "tp",   "2 GiB", "\xff\xfe"};
-
-std::string mutate(std::string text, RandomStream& random) {
-  for (std::uint64_t edits = 1 + random.below(4); edits > 0 && !text.empty(); --edits) {
-    const std::size_t at = random.below(text.size());
-    switch (random.below(4)) {
-      case 0:
-        text[at] = static_cast<char>(random.below(256));
-        break;
-      case 1:
-        text.erase(at, 1 + random.below(12));
-        break;
-      case 2:
-        text.insert(at, kTokens[random.below(kTokens.size())]);
-        break;
-      default:
-        text.insert(at, text.substr(random.below(text.size()), random.below(40)));
-    }
-  }
-  return text;
-}
 
 struct Target {
   std::string seed;
@@ -97,7 +78,7 @@ TEST(Fuzz, MutatedInputIsReadOrRefusedNeverMore) {
   for (int round = 0; round < all; ++round) {
     const Target& target = targets[static_cast<std::size_t>(round) % targets.size()];
     const fs::path path = folder / target.file;
-    write_file(path, mutate(target.seed, random));
+    write_file(path, test::mutate(target.seed, kTokens, 40, random));
     try {
       target.read(path);
     } catch (const Error&) {

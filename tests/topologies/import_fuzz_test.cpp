@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "../base/mutate.h"
 #include "foresail/base/document.h"
 #include "foresail/base/error.h"
 #include "foresail/base/rng.h"
@@ -30,26 +31,6 @@ const std::vector<std::string> kTokens = {"-1",       "0",         "999999999999
                                           "\xff",     "&",         "=",
                                           "<gpu/>\n", "topology:", "2147483647"};
 
-std::string mutate(std::string text, RandomStream& random) {
-  for (std::uint64_t edits = 1 + random.below(4); edits > 0 && !text.empty(); --edits) {
-    const std::size_t at = random.below(text.size());
-    switch (random.below(4)) {
-      case 0:
-        text[at] = static_cast<char>(random.below(256));
-        break;
-      case 1:
-        text.erase(at, 1 + random.below(40));
-        break;
-      case 2:
-        text.insert(at, kTokens[random.below(kTokens.size())]);
-        break;
-      default:
-        text.insert(at, text.substr(random.below(text.size()), random.below(80)));
-    }
-  }
-  return text;
-}
-
 class ImportFuzz : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(ImportFuzz, IsReadOrRefusedAndWhatIsReadIsAGraph) {
@@ -63,7 +44,7 @@ TEST_P(ImportFuzz, IsReadOrRefusedAndWhatIsReadIsAGraph) {
   int refused = 0;
   const int all = rounds();
   for (int round = 0; round < all; ++round) {
-    const std::string text = mutate(seed, random);
+    const std::string text = test::mutate(seed, kTokens, 80, random);
     try {
       ImportedTopology imported = import_topology(text, "fuzz", options);
       const Document document = cluster_document(imported, "fuzz", options);

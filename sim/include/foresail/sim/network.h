@@ -131,7 +131,6 @@ class Network {
                               const CollectiveGroup& group);
   Channels make_channels(const std::vector<Load>& loads, std::span<const double> amounts);
   NcclShape shape_of(const CollectiveGroup& group) const;
-  Duration pairwise_latency(const CollectiveGroup& group, topologies::Protocol protocol) const;
   double slowest_edge(bool is_between_nodes) const;
   bool is_fitted() const;
 
