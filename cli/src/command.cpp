@@ -25,9 +25,15 @@ E choice(const char* option, const std::string& text) {
 
 }  // namespace
 
-void Common::add_to(CLI::App& command) {
+void Common::add_outputs_to(CLI::App& command) {
+  command.add_flag("--json", is_json, "one JSON document on standard output");
+  command.add_option("--report", report_file, "write the table to a file");
+  command.add_flag("--quiet", is_quiet, "no progress on standard error");
+}
+
+void Common::add_network_to(CLI::App& command) {
+  add_outputs_to(command);
   command.add_option("--fidelity", fidelity, "analytic or flow (default)");
-  command.add_option("--fold", fold, "auto (default) or off");
   command.add_option("--seed", seed, "seed of hashing, instead of the scenario's")
       ->check(CLI::Validator(
           [](const std::string& text) {
@@ -37,19 +43,25 @@ void Common::add_to(CLI::App& command) {
             return is_small ? std::string() : text + " is no number from 0 to 2^63 - 1";
           },
           "NUMBER"));
-  command.add_flag("--json", is_json, "one JSON document on standard output");
+}
+
+void Common::add_step_to(CLI::App& command) {
+  add_network_to(command);
+  command.add_option("--fold", fold, "auto (default) or off");
+}
+
+void Common::add_to(CLI::App& command) {
+  add_step_to(command);
   command.add_option("--trace", trace_file,
                      "write the predicted trace (JSON; Chrome's format if "
                      "the name ends in .perfetto.json)");
   command.add_option("--trace-ranks", trace_ranks,
                      "class (default), all, or a list such as 0,8-11");
-  command.add_option("--report", report_file, "write the table to a file");
   command
       .add_option("--threads", threads,
                   "threads for many predictions (validate, --seeds); results do "
                   "not depend on it")
       ->check(CLI::Range(1, 1024));
-  command.add_flag("--quiet", is_quiet, "no progress on standard error");
 }
 
 sim::Fidelity Common::fidelity_choice() const {
@@ -61,6 +73,23 @@ sim::Fidelity Common::fidelity_choice() const {
 
 sim::Fold Common::fold_choice() const {
   return choice<sim::Fold>("--fold", fold);
+}
+
+scenarios::SimulateOptions simulate_options(const Common& common,
+                                            const scenarios::Scenario& scenario,
+                                            const program::Profile* profile) {
+  scenarios::SimulateOptions simulate;
+  simulate.fidelity = common.fidelity_choice();
+  simulate.fold = common.fold_choice();
+  simulate.seed = common.seed;
+  simulate.profile = profile;
+  simulate.conditions = &scenario.conditions;
+  return simulate;
+}
+
+std::optional<program::Profile> optional_profile(const std::string& path) {
+  if (path.empty()) return std::nullopt;
+  return program::load_profile(path);
 }
 
 sim::TraceRanks parse_trace_ranks(const std::string& text, int ranks) {

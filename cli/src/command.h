@@ -12,6 +12,7 @@
 
 #include "foresail/base/document.h"
 #include "foresail/program/profile.h"
+#include "foresail/scenarios/scenario.h"
 #include "foresail/scenarios/simulate.h"
 #include "foresail/sim/simulator.h"
 
@@ -23,7 +24,7 @@ inline constexpr int kFailedRun = 1;
 inline constexpr int kBadInput = 2;
 inline constexpr int kInfeasible = 3;
 
-/// Options that every command understands.
+/// Options that commands share.
 struct Common {
   std::string fidelity = "flow";
   std::string fold = "auto";
@@ -33,10 +34,24 @@ struct Common {
   int threads = 1;
   bool is_quiet = false;
 
-  void add_to(CLI::App& command);
+  /// Those that every command heeds: --json, --report, --quiet.
+  void add_outputs_to(CLI::App& command);
+  /// The former, --fidelity and --seed: for what is simulated without a Program.
+  void add_network_to(CLI::App& command);
+  /// The former and --fold: for a step whose trace is not asked for.
+  void add_step_to(CLI::App& command);
+  void add_to(CLI::App& command);  ///< all
   sim::Fidelity fidelity_choice() const;
   sim::Fold fold_choice() const;
 };
+
+/// The simulation that the options ask for, with what the scenario meets. `profile` may be null;
+/// both must outlive the result.
+scenarios::SimulateOptions simulate_options(const Common& common,
+                                            const scenarios::Scenario& scenario,
+                                            const program::Profile* profile);
+/// The profile in a file; nothing if the name is empty.
+std::optional<program::Profile> optional_profile(const std::string& path);
 
 /// "class", "all" or "0,3,8-11" within a world of `ranks`.
 sim::TraceRanks parse_trace_ranks(const std::string& text, int ranks);

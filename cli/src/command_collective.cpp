@@ -137,7 +137,7 @@ Command add_collective(CLI::App& root) {
   app->add_option("--compare", options->log_file, "output of nccl-tests to explain")
       ->excludes(file)
       ->excludes(groups);
-  options->common.add_to(*app);
+  options->common.add_network_to(*app);
   return {app, [options] { return run(*options); }};
 }
 

@@ -22,14 +22,9 @@ int run(const Options& options) {
     answer(options.common, {{"feasible", false}, {"reasons", reasons}}, "infeasible\n" + reasons);
     return kInfeasible;
   }
-  std::optional<program::Profile> profile;
-  if (!options.profile.empty()) profile = program::load_profile(options.profile);
-  scenarios::SimulateOptions simulate;
-  simulate.fidelity = options.common.fidelity_choice();
-  simulate.fold = options.common.fold_choice();
-  simulate.seed = options.common.seed;
-  simulate.profile = profile ? &*profile : nullptr;
-  simulate.conditions = &scenario.conditions;
+  const std::optional<program::Profile> profile = optional_profile(options.profile);
+  const scenarios::SimulateOptions simulate =
+      simulate_options(options.common, scenario, profile ? &*profile : nullptr);
   const scenarios::Explanation explanation = scenarios::explain_step(scenario.plan, simulate);
   answer(options.common, scenarios::to_document(explanation), scenarios::to_text(explanation));
   return explanation.failure.empty() ? kOk : kInfeasible;
@@ -44,7 +39,7 @@ Command add_explain(CLI::App& root) {
   CLI::App* step = app->add_subcommand("step", "what costs time in a step, and who is to blame");
   step->add_option("scenario", options->scenario, "scenario or Plan file")->required();
   step->add_option("--profile", options->profile, "measured costs (foresail calibrate)");
-  options->common.add_to(*step);
+  options->common.add_step_to(*step);
   return {app, [options] { return run(*options); }};
 }
 

@@ -39,17 +39,12 @@ int run(const Options& options) {
   keep_input(options.scenario,
              {options.links_file, options.common.trace_file, options.common.report_file});
   const scenarios::Scenario scenario = scenarios::load_scenario(options.scenario);
-  std::optional<program::Profile> profile;
-  if (!options.profile.empty()) profile = program::load_profile(options.profile);
-  scenarios::SimulateOptions simulate;
-  simulate.fidelity = options.common.fidelity_choice();
-  simulate.fold = options.common.fold_choice();
-  simulate.seed = options.common.seed;
-  simulate.profile = profile ? &*profile : nullptr;
-  simulate.conditions = &scenario.conditions;
+  const std::optional<program::Profile> profile = optional_profile(options.profile);
+  scenarios::SimulateOptions simulate =
+      simulate_options(options.common, scenario, profile ? &*profile : nullptr);
   simulate.keeps_all_links = !options.links_file.empty();
-  const int devices = scenario.plan.cluster.nodes * scenario.plan.cluster.node.devices;
-  simulate.trace_ranks = parse_trace_ranks(options.common.trace_ranks, devices);
+  const auto ranks = static_cast<int>(scenario.plan.placement.device_of.size());
+  simulate.trace_ranks = parse_trace_ranks(options.common.trace_ranks, ranks);
   const scenarios::Answer made = scenarios::simulate(scenario.plan, simulate);
   if (!made.failure.empty()) {
     answer(options.common, {{"feasible", true}, {"failure", made.failure}},

@@ -188,7 +188,7 @@ Command add_topology(CLI::App& root) {
   export_app->add_option("-o,--output", options->output, "file to write; default: standard output");
   add_import(*import_app, *options);
   for (CLI::App* each : {show_app, check_app, export_app, import_app}) {
-    options->common.add_to(*each);
+    options->common.add_outputs_to(*each);
   }
   const std::vector<Verb> verbs = {
       {show_app, show}, {check_app, check}, {export_app, export_graph}, {import_app, import}};

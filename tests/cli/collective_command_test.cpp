@@ -1,15 +1,14 @@
 // `foresail collective` as a user meets it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "foresail/base/document.h"
+#include "run_command.h"
 
 namespace foresail {
 namespace {
@@ -17,29 +16,21 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-struct Outcome {
-  int status = -1;
-  std::string out;  ///< standard output and error
-};
-
-Outcome collective(const std::string& arguments) {
-  const std::string line =
-      std::string(FORESAIL_COMMAND) + " collective " + arguments + " 2>&1 </dev/null";
-  Outcome outcome;
-  FILE* pipe = ::popen(line.c_str(), "r");
-  std::array<char, 4096> buffer{};
-  for (std::size_t got = 0; (got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
-    outcome.out.append(buffer.data(), got);
-  }
-  const int status = ::pclose(pipe);
-  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return outcome;
-}
+using test::Outcome;
 
 fs::path scratch(const std::string& name) {
   const fs::path folder = fs::path(::testing::TempDir()) / "foresail_collective";
   fs::create_directories(folder);
   return folder / name;
+}
+
+// With what the command says on standard error behind its output.
+Outcome collective(const std::string& arguments) {
+  const std::string name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  Outcome outcome =
+      test::run_command("collective " + arguments, scratch("stderr_" + name + ".txt"));
+  outcome.out += outcome.error;
+  return outcome;
 }
 
 TEST(CollectiveCommand, PrintsNcclTestsTableAndWhatBoundsIt) {

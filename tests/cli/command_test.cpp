@@ -2,16 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "foresail/base/document.h"
+#include "run_command.h"
 
 namespace foresail {
 namespace {
@@ -19,29 +18,16 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-struct Outcome {
-  int status = -1;
-  std::string out, error;
-};
+using test::Outcome;
 
 fs::path scratch(const std::string& name) {
   return fs::path(::testing::TempDir()) / name;
 }
 
+// A file of this test alone: tests run beside each other.
 Outcome foresail(const std::string& arguments) {
-  const fs::path error = scratch("command_stderr.txt");
-  const std::string line =
-      std::string(FORESAIL_COMMAND) + " " + arguments + " 2>" + error.string() + " </dev/null";
-  Outcome outcome;
-  FILE* pipe = ::popen(line.c_str(), "r");
-  std::array<char, 4096> buffer{};
-  for (std::size_t got = 0; (got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
-    outcome.out.append(buffer.data(), got);
-  }
-  const int status = ::pclose(pipe);
-  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  outcome.error = read_file(error);
-  return outcome;
+  const std::string name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  return test::run_command(arguments, scratch("command_stderr_" + name + ".txt"));
 }
 
 fs::path scenario(const std::string& layout) {

@@ -1,16 +1,15 @@
 // foresail topology import, show, check and export, as a user meets them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "foresail/base/document.h"
+#include "run_command.h"
 
 namespace foresail {
 namespace {
@@ -19,10 +18,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-struct Outcome {
-  int status = -1;
-  std::string out, error;
-};
+using test::Outcome;
 
 /// A folder that goes with the test.
 class CommandTopology : public ::testing::Test {
@@ -39,19 +35,7 @@ class CommandTopology : public ::testing::Test {
     return (fs::path(FORESAIL_SOURCE_DIR) / "tests/topologies/data" / name).string();
   }
   Outcome run(const std::string& arguments) const {
-    const fs::path error = scratch("stderr.txt");
-    const std::string line =
-        std::string(FORESAIL_COMMAND) + " " + arguments + " 2>" + error.string() + " </dev/null";
-    Outcome outcome;
-    FILE* pipe = ::popen(line.c_str(), "r");
-    std::array<char, 4096> buffer{};
-    for (std::size_t got = 0; (got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
-      outcome.out.append(buffer.data(), got);
-    }
-    const int status = ::pclose(pipe);
-    outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    outcome.error = read_file(error);
-    return outcome;
+    return test::run_command(arguments, scratch("stderr.txt"));
   }
   std::string write(const std::string& name, const std::string& text) const {
     std::ofstream(scratch(name)) << text;
