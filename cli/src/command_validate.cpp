@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <ctime>
+#include <filesystem>
+
 #include "command.h"
 #include "foresail/base/error.h"
 #include "foresail/scenarios/validate.h"
@@ -13,24 +16,54 @@ struct Options {
   Common common;
   std::string rows;
   int anchor = 0;
+  std::string log, commit = "unknown";
 };
 
-int run(const Options& options) {
-  if (options.anchor != 0) {
-    throw Error(ErrorCode::Unsupported, "--anchor is not part of this version");
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
+}
+
+// Appends to the log of runs; a new log gets its header.
+void append(const Options& options, const scenarios::Scoreboard& board) {
+  const std::filesystem::path path = options.log;
+  std::string text;
+  if (std::filesystem::exists(path)) {
+    text = read_file(path);
+  } else {
+    text =
+        "| date | commit | constants | rows | number | mean % | median % | worst % | bias % | in "
+        "90 "
+        "% interval |\n| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n";
   }
+  std::string set = std::filesystem::path(options.rows).filename().string();
+  if (options.anchor > 0) set += fmt::format(", anchor {}", options.anchor);
+  write_file(path, text + scenarios::log_line(board, today(), options.commit, set));
+}
+
+int run(const Options& options) {
+  keep_input(options.rows, {options.common.report_file, options.log});
   const scenarios::RowFile file = scenarios::read_rows(options.rows);
   scenarios::ValidateOptions validate;
   validate.predict.fidelity = options.common.fidelity_choice();
   validate.predict.fold = options.common.fold_choice();
+  validate.seed = options.common.seed;
   validate.threads = options.common.threads;
+  validate.anchor_rows = options.anchor;
   if (!options.common.is_quiet && ::isatty(STDERR_FILENO) != 0) {
     validate.progress = [](std::size_t done, std::size_t all) {
       fmt::print(stderr, "\r{} of {} rows{}", done, all, done == all ? "\n" : "");
     };
   }
   const scenarios::Scoreboard board = scenarios::validate(file, validate);
-  answer(options.common, scenarios::to_document(board), scenarios::to_text(board));
+  const bool is_page = options.common.report_file.ends_with(".md");
+  if (is_page) write_file(options.common.report_file, scenarios::to_markdown(board));
+  Common printed = options.common;
+  if (is_page) printed.report_file.clear();
+  answer(printed, scenarios::to_document(board), scenarios::to_text(board));
+  if (!options.log.empty()) append(options, board);
   return kOk;
 }
 
@@ -40,8 +73,15 @@ Command add_validate(CLI::App& root) {
   auto options = std::make_shared<Options>();  // shared with the runner below
   CLI::App* app = root.add_subcommand("validate", "predict published steps and show the errors");
   app->add_option("--rows", options->rows, "YAML or CSV file of published steps")->required();
-  app->add_option("--anchor", options->anchor, "rows per source to refit on (not in this version)");
-  options->common.add_to(*app);
+  app->add_option(
+         "--anchor", options->anchor,
+         "refit on the first N rows (by id) of each source, device and stack; score the rest")
+      ->check(CLI::Range(0, 1000));
+  app->add_option("--log", options->log, "append date, commit, constants and errors to this table");
+  app->add_option("--commit", options->commit, "what to write as commit into --log");
+  options->common.add_step_to(*app);
+  app->add_option("--threads", options->common.threads, "threads; results do not depend on it")
+      ->check(CLI::Range(1, 1024));
   return {app, [options] { return run(*options); }};
 }
 

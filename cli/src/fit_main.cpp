@@ -59,18 +59,25 @@ int run(const Options& options) {
   if (options.is_collectives) return run_collectives(options);
   const fs::path tree = options.tree;
   const Yaml settings = Yaml::load(tree / "scenarios" / "catalogue" / "fit.yaml");
-  for (const scenarios::FitFamily& family : scenarios::load_fit_families(settings)) {
+  const std::vector<scenarios::FitFamily> families = scenarios::load_fit_families(settings);
+  std::vector<scenarios::FitSummary> summaries;
+  std::vector<std::vector<scenarios::Row>> rows;
+  for (const scenarios::FitFamily& family : families) {
     if (!options.device.empty() && family.device != options.device) continue;
     scenarios::FitOptions fit;
     fit.threads = options.threads;
     fit.progress = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
-    const scenarios::FitSummary summary =
-        scenarios::fit_family(family, rows_of(family, options), fit);
+    rows.push_back(rows_of(family, options));
+    summaries.push_back(scenarios::fit_family(family, rows.back(), fit));
+    const scenarios::FitSummary& summary = summaries.back();
     fmt::print("{}\n", summary.to_text());
     std::fflush(stdout);
     if (options.is_dry) continue;
     scenarios::write_constants(family, summary, tree / "topologies" / "catalogue" / "devices",
                                tree / "scenarios" / "catalogue" / "stacks.yaml");
+  }
+  if (summaries.size() == families.size() && !options.is_dry) {
+    scenarios::write_spread(families, summaries, rows, tree / "scenarios" / "catalogue");
   }
   return 0;
 }

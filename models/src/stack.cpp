@@ -15,11 +15,13 @@ bool flag(const Yaml& node, std::string_view key, bool otherwise) {
 Stack read_stack(const Yaml& node) {
   Stack stack;
   node.allow_only({"flash_attention", "fused_kernels", "async_tensor_parallel", "scatter_gather",
-                   "early_stop_recompute", "host_per_kernel"});
+                   "scatter_gather_gradients", "early_stop_recompute", "host_per_kernel"});
   stack.flash_attention = flag(node, "flash_attention", stack.flash_attention);
   stack.fused_kernels = flag(node, "fused_kernels", stack.fused_kernels);
   stack.async_tensor_parallel = flag(node, "async_tensor_parallel", stack.async_tensor_parallel);
   stack.scatter_gather = flag(node, "scatter_gather", stack.scatter_gather);
+  stack.scatter_gather_gradients =
+      flag(node, "scatter_gather_gradients", stack.scatter_gather_gradients);
   stack.early_stop_recompute = flag(node, "early_stop_recompute", stack.early_stop_recompute);
   if (const auto cost = node.find("host_per_kernel")) {
     stack.host_per_kernel = cost->as_duration();
@@ -33,6 +35,7 @@ Document to_document(const Stack& stack) {
           {"fused_kernels", stack.fused_kernels},
           {"async_tensor_parallel", stack.async_tensor_parallel},
           {"scatter_gather", stack.scatter_gather},
+          {"scatter_gather_gradients", stack.scatter_gather_gradients},
           {"early_stop_recompute", stack.early_stop_recompute},
           {"host_per_kernel", fmt::format("{} ps", stack.host_per_kernel.count())}};
 }

@@ -125,7 +125,9 @@ void add_messages(const Plan& plan, int stage, MemoryNeed& need) {
   if (layout.schedule == ScheduleKind::Interleaved && is_at_seam && layout.group_size > layout.pp) {
     messages += layout.group_size - layout.pp;
   }
-  need.buffers += messages * message_bytes(plan);
+  // Half of them go each way; the seam's early ones are activations.
+  need.buffers += (messages - 2) * message_bytes(plan, program::Payload::Activation) +
+                  2 * message_bytes(plan, program::Payload::Gradient);
 }
 
 std::string describe_excess(const std::vector<MemoryNeed>& memory, Bytes limit) {

@@ -80,7 +80,7 @@ class StageLowering {
     op.payload = pass.pass == Pass::Forward ? Payload::Activation : Payload::Gradient;
     op.peer_stage = peer_stage;
     op.communicator = *in_.communicators.find("pp");
-    op.bytes = message_bytes(in_.plan);
+    op.bytes = message_bytes(in_.plan, op.payload);
     op.dtype = storage_dtype(in_.plan.training);
     return op;
   }

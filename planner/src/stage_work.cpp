@@ -103,10 +103,10 @@ StageWork stage_work(const Plan& plan, int stage) {
       builder.add(head, owned);
     }
     ChunkWork done = builder.finish();
-    if (has_input_gather(plan) && !part.has_embedding) {
+    if (has_input_gather(plan, program::Payload::Activation) && !part.has_embedding) {
       done.forward = with_input_gather(plan, done.forward);
     }
-    if (has_input_gather(plan) && !part.has_head) {
+    if (has_input_gather(plan, program::Payload::Gradient) && !part.has_head) {
       done.backward = with_input_gather(plan, done.backward);
     }
     if (plan.layout.has_split_backward()) {
@@ -150,16 +150,16 @@ Bytes activation_bytes(const Plan& plan) {
   return Bytes(tokens * plan.model.hidden * size_of(storage_dtype(plan.training)));
 }
 
-Bytes message_bytes(const Plan& plan) {
+Bytes message_bytes(const Plan& plan, program::Payload payload) {
   const std::int64_t whole = activation_bytes(plan).count();
-  const bool is_shard = plan.layout.sequence_parallel || has_input_gather(plan);
+  const bool is_shard = plan.layout.sequence_parallel || has_input_gather(plan, payload);
   const std::int64_t parts = is_shard ? plan.layout.tp : 1;
   return Bytes((whole + parts - 1) / parts);
 }
 
-bool has_input_gather(const Plan& plan) {
+bool has_input_gather(const Plan& plan, program::Payload payload) {
   return plan.layout.pp > 1 && plan.layout.tp > 1 && !plan.layout.sequence_parallel &&
-         plan.stack.scatter_gather;
+         plan.stack.shards_messages(payload == program::Payload::Gradient);
 }
 
 }  // namespace foresail::planner

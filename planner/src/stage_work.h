@@ -56,8 +56,8 @@ int gradient_ranks(const Layout& layout);
 /// Activations T * h * e of one microbatch on a whole tp group, T = sequence * microbatch / cp.
 Bytes activation_bytes(const Plan& plan);
 /// One message between stages: 1/tp of the activations if each tp rank sends its shard.
-Bytes message_bytes(const Plan& plan);
+Bytes message_bytes(const Plan& plan, program::Payload payload);
 /// Messages are shards that the receiver gathers over tp (SC'21 section 4.1).
-bool has_input_gather(const Plan& plan);
+bool has_input_gather(const Plan& plan, program::Payload payload);
 
 }  // namespace foresail::planner

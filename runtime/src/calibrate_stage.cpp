@@ -107,7 +107,8 @@ class StageBench {
   void forward(PassKey key) {
     const Chunk& chunk = stage_.chunk(key.chunk);
     if (place_.pp_size > 1 && !chunk.part().has_embedding()) {
-      passes_.deliver(program::Payload::Activation, key, passes_.message_buffer().normal_());
+      const auto payload = program::Payload::Activation;
+      passes_.deliver(payload, key, passes_.message_buffer(payload).normal_());
     }
     timed(program::Pass::Forward, key.chunk,
           [&](OpContext& context) { passes_.forward(key, context); });
@@ -118,8 +119,8 @@ class StageBench {
   void backward(PassKey key) {
     const Chunk& chunk = stage_.chunk(key.chunk);
     if (place_.pp_size > 1 && !chunk.part().has_head()) {
-      passes_.deliver(program::Payload::Gradient, key,
-                      passes_.message_buffer().normal_().mul_(1e-3));
+      const auto payload = program::Payload::Gradient;
+      passes_.deliver(payload, key, passes_.message_buffer(payload).normal_().mul_(1e-3));
     }
     timed(program::Pass::Backward, key.chunk,
           [&](OpContext& context) { passes_.backward(key, context); });

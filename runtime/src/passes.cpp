@@ -59,7 +59,8 @@ void Passes::forward(PassKey key, OpContext& context) {
   if (chunk.part().has_embedding()) {
     input = tokens_.at(microbatch);
   } else {
-    input = whole_message(context, inputs_.take(key)).detach().requires_grad_();
+    input =
+        whole_message(Payload::Activation, context, inputs_.take(key)).detach().requires_grad_();
     leaves_.put(key, input);
   }
   const bool is_last = chunk.part().has_head();
@@ -82,7 +83,7 @@ void Passes::backward(PassKey key, OpContext& context) {
     const double weight = 1.0 / (job_.program.microbatches * place_.dp_size);
     grad = at::full({}, weight, at::kDouble);
   } else {
-    grad = whole_message(context, output_grads_.take(key));
+    grad = whole_message(Payload::Gradient, context, output_grads_.take(key));
   }
   torch::autograd::backward({roots_.take(key)}, {grad});
   stage_.scope().op = nullptr;
@@ -94,7 +95,7 @@ void Passes::backward(PassKey key, OpContext& context) {
 void Passes::hand_on(Payload payload, PassKey key, const at::Tensor& tensor) {
   const bool is_activation = payload == Payload::Activation;
   if (place_.pp_size > 1) {
-    (is_activation ? sent_activations_ : sent_gradients_).put(key, as_message(tensor));
+    (is_activation ? sent_activations_ : sent_gradients_).put(key, as_message(payload, tensor));
   } else if (is_activation) {
     inputs_.put({key.chunk + 1, key.microbatch}, tensor);
   } else {
@@ -112,26 +113,27 @@ void Passes::deliver(Payload payload, PassKey key, at::Tensor message) {
 
 /// Without sequence parallelism each rank of a tensor-parallel group sends its part of the rows
 /// (SC'21, section 4.1) if the stack says so.
-bool Passes::is_gathered() const {
+bool Passes::is_gathered(Payload payload) const {
   return place_.pp_size > 1 && place_.tp_size > 1 && !job_.split.sequence_parallel &&
-         job_.split.stack.scatter_gather;
+         job_.split.stack.shards_messages(payload == Payload::Gradient);
 }
 
-at::Tensor Passes::as_message(const at::Tensor& whole) const {
-  if (!is_gathered()) return whole.contiguous();
+at::Tensor Passes::as_message(Payload payload, const at::Tensor& whole) const {
+  if (!is_gathered(payload)) return whole.contiguous();
   const std::int64_t part = whole.numel() / place_.tp_size;
   return whole.contiguous().view(-1).narrow(0, place_.tp * part, part).clone();
 }
 
-at::Tensor Passes::whole_message(OpContext& context, const at::Tensor& message) const {
-  if (!is_gathered()) return message;
+at::Tensor Passes::whole_message(Payload payload, OpContext& context,
+                                 const at::Tensor& message) const {
+  if (!is_gathered(payload)) return message;
   return context.all_gather("tp.gather_input", message).view({-1, job_.model.hidden});
 }
 
-at::Tensor Passes::message_buffer() const {
+at::Tensor Passes::message_buffer(Payload payload) const {
   const models::Split& split = job_.split;
   const std::int64_t tokens = split.sequence_length * split.microbatch_size;
-  if (is_gathered()) {
+  if (is_gathered(payload)) {
     return at::empty({tokens * job_.model.hidden / place_.tp_size}, at::kFloat);
   }
   const std::int64_t shards = split.sequence_parallel ? place_.tp_size : 1;

@@ -32,7 +32,7 @@ class Passes {
 
   /// What a Send takes, and what a Recv fills and hands over.
   at::Tensor outgoing(program::Payload payload, PassKey key);
-  at::Tensor message_buffer() const;
+  at::Tensor message_buffer(program::Payload payload) const;
   void deliver(program::Payload payload, PassKey key, at::Tensor message);
 
   /// Sum over this rank's microbatches of mean loss / microbatches since the last call; only ranks
@@ -42,9 +42,10 @@ class Passes {
   void finish_step();
 
  private:
-  bool is_gathered() const;
-  at::Tensor whole_message(OpContext& context, const at::Tensor& message) const;
-  at::Tensor as_message(const at::Tensor& whole) const;
+  bool is_gathered(program::Payload payload) const;
+  at::Tensor whole_message(program::Payload payload, OpContext& context,
+                           const at::Tensor& message) const;
+  at::Tensor as_message(program::Payload payload, const at::Tensor& whole) const;
   void hand_on(program::Payload payload, PassKey key, const at::Tensor& tensor);
 
   const Job& job_;

@@ -143,7 +143,7 @@ struct Trainer::Impl {
   }
 
   void recv(const Op& op) {
-    at::Tensor message = passes.message_buffer();
+    at::Tensor message = passes.message_buffer(op.payload);
     FORESAIL_EXPECT(static_cast<std::int64_t>(message.nbytes()) == op.bytes.count());
     group(op).communicator->recv(message, member(op));
     passes.deliver(op.payload, {op.chunk, op.microbatch}, message);

@@ -2,16 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <Eigen/Dense>
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <map>
-#include <memory>
-#include <thread>
+#include <set>
 
+#include "fit_objective.h"
 #include "foresail/base/error.h"
-#include "foresail/scenarios/predict.h"
+#include "foresail/scenarios/spread.h"
+#include "foresail/scenarios/yardstick.h"
 
 namespace foresail::scenarios {
 namespace {
@@ -20,216 +19,84 @@ using Eigen::MatrixXd;
 using Eigen::VectorXd;
 
 constexpr double kRowSigma = 0.03;  // spread of one configuration between releases
-constexpr double kHuber = 2.0;      // residuals beyond this many sigmas count linearly
-constexpr double kStep = 0.03;      // of the numeric derivative, in the logarithm
 constexpr double kDetermined = 0.7;
+constexpr int kLeftOutRounds = 2;  // Gauss-Newton from the full fit's answer
 
-// A row made ready: only constants change between evaluations.
-struct PreparedRow {
-  planner::Plan plan;
-  program::Program program;
-  std::unique_ptr<topologies::Cluster> cluster;
-  std::string stack, group;
-  double published_s = 0;
-  double weight = 1;
-};
-
-std::vector<PreparedRow> prepare(const FitFamily& family, const std::vector<Row>& rows) {
+PreparedRows family_rows(const FitFamily& family, const std::vector<Row>& all) {
   const std::vector<StackDescription> stacks = load_stacks();
-  std::vector<PreparedRow> prepared;
-  std::map<std::string, int> group_sizes;
-  for (const Row& row : rows) {
-    RowPlanResult planned = plan_row(row, stacks);
-    if (!planned.made || planned.made->plan.cluster.device.name != family.device) continue;
+  PreparedRows rows;
+  for (const Row& row : all) {
+    auto made = prepare_row(row, stacks);
+    if (!made || made->plan.cluster.device.name != family.device) continue;
     // Hybrid sharding is approximated: its error would end up in the device's constants.
-    if (planned.made->plan.layout.dp != row.dp) continue;
-    PreparedRow made;
-    made.plan = std::move(planned.made->plan);
-    made.program = lower_verified(made.plan);
-    made.cluster = std::make_unique<topologies::Cluster>(made.plan.cluster);
-    made.stack = planned.made->stack;
-    made.published_s = row.published_s;
-    const planner::Layout& layout = made.plan.layout;
-    made.group =
-        fmt::format("{}/{}/{}/{}/{}-{}-{}", row.source, row.model_name, *row.hidden,
-                    to_string(made.plan.training.precision), layout.tp, layout.cp, layout.pp);
-    ++group_sizes[made.group];
-    prepared.push_back(std::move(made));
+    if (made->is_approximated) continue;
+    rows.push_back(std::move(made));
   }
-  for (PreparedRow& row : prepared) row.weight = 1 / std::sqrt(group_sizes[row.group]);
-  return prepared;
+  if (rows.empty()) {
+    throw Error(ErrorCode::InvalidInput, fmt::format("no rows on {} to fit", family.device));
+  }
+  share_weights(rows);
+  return rows;
 }
 
-class Objective {
- public:
-  Objective(const FitFamily& family, std::vector<PreparedRow>& rows, int threads)
-      : family_(family), rows_(rows), threads_(threads) {}
-
-  // log(predicted / published) of every row with these values of the parameters.
-  VectorXd residuals(const VectorXd& logs) const {
-    VectorXd result(static_cast<Eigen::Index>(rows_.size()));
-    std::atomic<std::size_t> next = 0;
-    const auto work = [&] {
-      for (std::size_t i = next++; i < rows_.size(); i = next++) {
-        result[static_cast<Eigen::Index>(i)] = residual(rows_[i], logs);
-      }
-    };
-    std::vector<std::jthread> helpers;
-    for (int t = 1; t < threads_; ++t) helpers.emplace_back(work);
-    work();
-    return result;
+// The fit without the rows of one part, by Gauss-Newton on the full fit's linearisation.
+VectorXd without(const std::vector<bool>& left_out, const FitState& full,
+                 const Objective& objective, const Priors& priors) {
+  VectorXd weights = objective.weights(full.residuals);
+  for (std::size_t i = 0; i < left_out.size(); ++i) {
+    if (left_out[i]) weights[static_cast<Eigen::Index>(i)] = 0;
   }
-
-  MatrixXd jacobian(const VectorXd& logs, const VectorXd& at) const {
-    MatrixXd derivatives(at.size(), logs.size());
-    for (Eigen::Index p = 0; p < logs.size(); ++p) {
-      VectorXd moved = logs;
-      const double high = std::log(family_.parameters[static_cast<std::size_t>(p)].high);
-      const double step = logs[p] + kStep > high ? -kStep : kStep;
-      moved[p] += step;
-      derivatives.col(p) = (residuals(moved) - at) / step;
-    }
-    return derivatives;
-  }
-
- private:
-  double residual(PreparedRow& row, const VectorXd& logs) const {
-    topologies::CostConstants constants = row.plan.cluster.device.constants;
-    sim::SimulatorOptions options =
-        simulator_options(row.plan, {.fidelity = sim::Fidelity::Analytic});
-    for (std::size_t p = 0; p < family_.parameters.size(); ++p) {
-      const FitParameter& parameter = family_.parameters[p];
-      const double value = std::exp(logs[static_cast<Eigen::Index>(p)]);
-      if (parameter.member != nullptr) {
-        constants.*parameter.member = value;
-      } else if (parameter.stack == row.stack) {
-        options.host_per_kernel = duration_from_seconds(value * 1e-6);
-      }
-    }
-    row.cluster->set_constants(constants);
-    const sim::Simulator simulator(*row.cluster, options);
-    return std::log(to_seconds(simulator.run(row.program, row.plan.placement).iteration) /
-                    row.published_s);
-  }
-
-  const FitFamily& family_;
-  std::vector<PreparedRow>& rows_;
-  int threads_;
-};
-
-// Weights of the normal equations: shared within a group, smaller for outliers.
-VectorXd robust_weights(const std::vector<PreparedRow>& rows, const VectorXd& residuals) {
-  VectorXd weights(residuals.size());
-  for (Eigen::Index i = 0; i < residuals.size(); ++i) {
-    const double z = std::abs(residuals[i]) / kRowSigma;
-    const double shared = rows[static_cast<std::size_t>(i)].weight / (kRowSigma * kRowSigma);
-    weights[i] = z <= kHuber ? shared : shared * kHuber / z;
-  }
-  return weights;
-}
-
-double cost(const std::vector<PreparedRow>& rows, const VectorXd& residuals, const VectorXd& logs,
-            const VectorXd& prior, const VectorXd& precision) {
-  double sum = 0;
-  for (Eigen::Index i = 0; i < residuals.size(); ++i) {
-    const double z = std::abs(residuals[i]) / kRowSigma;
-    const double rho = z <= kHuber ? z * z : kHuber * (2 * z - kHuber);
-    sum += rows[static_cast<std::size_t>(i)].weight * rho;
-  }
-  return sum + (logs - prior).cwiseAbs2().dot(precision);
-}
-
-double mean_abs(const VectorXd& residuals) {
-  return (residuals.array().exp() - 1).abs().mean();
-}
-
-double median_abs(const VectorXd& residuals) {
-  std::vector<double> values;
-  for (const double r : residuals) values.push_back(std::abs(std::exp(r) - 1));
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
-}  // namespace
-
-namespace {
-
-// The parameters' logarithms: where they start, how far they may go.
-struct Priors {
-  explicit Priors(const std::vector<FitParameter>& parameters)
-      : mean(static_cast<Eigen::Index>(parameters.size())),
-        precision(mean.size()),
-        low(mean.size()),
-        high(mean.size()) {
-    for (Eigen::Index p = 0; p < mean.size(); ++p) {
-      const FitParameter& parameter = parameters[static_cast<std::size_t>(p)];
-      mean[p] = std::log(parameter.prior);
-      precision[p] = 1 / (parameter.sigma * parameter.sigma);
-      low[p] = std::log(parameter.low);
-      high[p] = std::log(parameter.high);
-    }
-  }
-  VectorXd mean, precision, low, high;
-};
-
-// Where the search stands.
-struct State {
-  VectorXd logs, residuals;
-  double cost = 0;
-  double damping = 1e-3;
-  MatrixXd normal;
-};
-
-// One round of Gauss-Newton; the relative gain, 0 if no step was better.
-double improve(State& state, const std::vector<PreparedRow>& rows, const Objective& objective,
-               const Priors& priors) {
-  const MatrixXd jacobian = objective.jacobian(state.logs, state.residuals);
-  const VectorXd weights = robust_weights(rows, state.residuals);
-  state.normal = jacobian.transpose() * weights.asDiagonal() * jacobian;
-  state.normal.diagonal() += priors.precision;
-  const VectorXd gradient = jacobian.transpose() * weights.cwiseProduct(state.residuals) +
-                            priors.precision.cwiseProduct(state.logs - priors.mean);
-  for (int attempt = 0; attempt < 5; ++attempt) {
-    MatrixXd damped = state.normal;
-    damped.diagonal() *= 1 + state.damping;
+  MatrixXd normal = full.jacobian.transpose() * weights.asDiagonal() * full.jacobian;
+  normal.diagonal() += priors.precision;
+  VectorXd logs = full.logs;
+  VectorXd residuals = full.residuals;
+  for (int round = 0; round < kLeftOutRounds; ++round) {
+    const VectorXd gradient = full.jacobian.transpose() * weights.cwiseProduct(residuals) +
+                              priors.precision.cwiseProduct(logs - priors.mean);
     const VectorXd moved =
-        (state.logs - damped.ldlt().solve(gradient)).cwiseMax(priors.low).cwiseMin(priors.high);
-    const VectorXd tried = objective.residuals(moved);
-    const double value = cost(rows, tried, moved, priors.mean, priors.precision);
-    if (value < state.cost) {
-      const double gain = (state.cost - value) / state.cost;
-      state.cost = value;
-      state.logs = moved;
-      state.residuals = tried;
-      state.damping *= 0.3;
-      return gain;
-    }
-    state.damping *= 10;
+        (logs - normal.ldlt().solve(gradient)).cwiseMax(priors.low).cwiseMin(priors.high);
+    residuals += full.jacobian * (moved - logs);
+    logs = moved;
   }
-  return 0;
+  return logs;
+}
+
+// Residuals of every row by the fit without its part (`key` names the part).
+template <class Key>
+std::vector<LeftOut> leave_out(PreparedRows& rows, const FitFamily& family, const FitState& full,
+                               const Objective& objective, const Priors& priors, Key key) {
+  std::map<std::string, int> sizes;
+  for (const auto& row : rows) ++sizes[key(*row)];
+  std::vector<LeftOut> result;
+  for (const auto& [part, size] : sizes) {
+    std::vector<bool> is_out;
+    for (const auto& row : rows) is_out.push_back(key(*row) == part);
+    const VectorXd logs = without(is_out, full, objective, priors);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (!is_out[i]) continue;
+      const double value = residual(*rows[i], with_parameters(*rows[i], family.parameters, logs));
+      result.push_back({rows[i]->id, part, rows[i]->group, rows[i]->source, rows[i]->stack,
+                        rows[i]->plan.cluster.name, value});
+    }
+  }
+  return result;
 }
 
 }  // namespace
 
 FitSummary fit_family(const FitFamily& family, const std::vector<Row>& all,
                       const FitOptions& options) {
-  std::vector<PreparedRow> rows = prepare(family, all);
-  if (rows.empty()) {
-    throw Error(ErrorCode::InvalidInput, fmt::format("no rows on {} to fit", family.device));
-  }
+  PreparedRows rows = family_rows(family, all);
   const Priors priors(family.parameters);
-  const Objective objective(family, rows, options.threads);
-  State state;
-  state.logs = priors.mean;
-  state.residuals = objective.residuals(state.logs);
-  state.cost = cost(rows, state.residuals, state.logs, priors.mean, priors.precision);
+  const Objective objective(family.parameters, rows, options.threads, kRowSigma);
+  FitState state = start_fit(objective, priors);
   FitSummary summary;
   summary.device = family.device;
   summary.rows = rows.size();
   summary.mean_abs_error_before = mean_abs(state.residuals);
   double gain = 1;
   while (gain > 1e-3 && summary.iterations < options.iterations_max) {
-    gain = improve(state, rows, objective, priors);
+    gain = improve_fit(state, objective, priors);
     ++summary.iterations;
     if (options.progress) {
       options.progress(fmt::format("{} round {}: cost {:.1f}, mean error {:.2f} %", family.device,
@@ -238,8 +105,8 @@ FitSummary fit_family(const FitFamily& family, const std::vector<Row>& all,
     }
   }
   const MatrixXd covariance = state.normal.inverse();
-  std::map<std::string, int> groups;
-  for (const PreparedRow& row : rows) ++groups[row.group];
+  std::set<std::string> groups;
+  for (const auto& row : rows) groups.insert(row->group);
   summary.groups = groups.size();
   summary.mean_abs_error = mean_abs(state.residuals);
   summary.median_abs_error = median_abs(state.residuals);
@@ -249,7 +116,75 @@ FitSummary fit_family(const FitFamily& family, const std::vector<Row>& all,
     summary.parameters.push_back(
         {parameter, std::exp(state.logs[at]), std::sqrt(covariance(at, at)) / parameter.sigma});
   }
+  const auto group_of = [](const PreparedRow& row) { return row.group; };
+  const auto source_of = [](const PreparedRow& row) { return row.source; };
+  summary.by_group = leave_out(rows, family, state, objective, priors, group_of);
+  summary.by_source = leave_out(rows, family, state, objective, priors, source_of);
   return summary;
+}
+
+std::vector<LeftOut> carried_over(const FitFamily& family, const std::vector<Row>& all,
+                                  const FitSummary& other) {
+  PreparedRows rows = family_rows(family, all);
+  std::vector<LeftOut> result;
+  for (const auto& row : rows) {
+    RowConstants constants{row->plan.cluster.device.constants, row->plan.stack.host_per_kernel};
+    for (const FittedParameter& each : other.parameters) {
+      if (each.parameter.member == nullptr) continue;
+      constants.constants.*each.parameter.member = each.value;
+    }
+    result.push_back({row->id, family.device, row->group, row->source, row->stack,
+                      row->plan.cluster.name, residual(*row, constants)});
+  }
+  return result;
+}
+
+void write_spread(const std::vector<FitFamily>& families, const std::vector<FitSummary>& summaries,
+                  const std::vector<std::vector<Row>>& rows, const std::filesystem::path& folder) {
+  std::vector<LeftOut> by_group, by_source, by_device;
+  std::set<std::string> devices, stacks, clusters;
+  const auto append = [](std::vector<LeftOut>& list, const std::vector<LeftOut>& more) {
+    list.insert(list.end(), more.begin(), more.end());
+  };
+  std::vector<NaiveSample> samples;
+  std::vector<PreparedRows> kept;
+  for (std::size_t f = 0; f < families.size(); ++f) {
+    append(by_group, summaries[f].by_group);
+    append(by_source, summaries[f].by_source);
+    devices.insert(families[f].device);
+    for (const LeftOut& row : summaries[f].by_group) {
+      stacks.insert(families[f].device + " " + row.stack);
+      clusters.insert(row.cluster);
+    }
+    for (std::size_t other = 0; other < families.size(); ++other) {
+      if (other == f) continue;
+      append(by_device, carried_over(families[f], rows[f], summaries[other]));
+    }
+    kept.push_back(family_rows(families[f], rows[f]));
+    for (const auto& row : kept.back()) {
+      // Tables of small runs on one node (CSV) would make the yardstick useless for jobs.
+      const auto& files = families[f].rows;
+      if (std::ranges::find(files, row->source + ".csv") != files.end()) continue;
+      samples.push_back({&row->plan, row->published_s, row->weight * row->weight});
+    }
+  }
+  Spread spread{spread_level(by_group),         spread_level(by_source),
+                spread_level(by_device),        {devices.begin(), devices.end()},
+                {stacks.begin(), stacks.end()}, {clusters.begin(), clusters.end()}};
+  const SpreadParts parts = spread_parts(by_source);
+  constexpr const char* kOrigin = "# Written by scripts/fit_devices from the fit set alone.\n";
+  write_file(
+      folder / "spread.yaml",
+      fmt::format("{}# Quantiles of |log(predicted / published)| of rows that their fit had not "
+                  "seen, every source\n# and, within, every configuration counted once: its "
+                  "configuration, its source, or its device left\n# out. Errors of unseen sources: "
+                  "{:.3f} common to a source, {:.3f} of each configuration's own.\n{}",
+                  kOrigin, parts.between_sources, parts.within_source,
+                  to_yaml(to_document(spread))));
+  write_file(folder / "yardstick.yaml",
+             fmt::format("{}# TFLOP/s of one device (Korthikanti 2022, and 4/3 of it under full "
+                         "recomputation) by device\n# and precision, ideal bubble.\n{}",
+                         kOrigin, to_yaml(to_document(fit_yardstick(samples)))));
 }
 
 std::string FitSummary::to_text() const {
@@ -263,6 +198,15 @@ std::string FitSummary::to_text() const {
         "  {:<36} {:>10.4g}  prior {:>8.4g}  width {:.2f}  {}\n", fitted.parameter.name,
         fitted.value, fitted.parameter.prior, fitted.width_ratio,
         fitted.width_ratio < kDetermined ? "determined by data" : "stays near its prior");
+  }
+  for (const auto& [what, rows_out] :
+       {std::pair{"configuration", &by_group}, std::pair{"source", &by_source}}) {
+    VectorXd values(static_cast<Eigen::Index>(rows_out->size()));
+    for (std::size_t i = 0; i < rows_out->size(); ++i) {
+      values[static_cast<Eigen::Index>(i)] = (*rows_out)[i].residual;
+    }
+    text += fmt::format("  each {} left out of its own fit: mean error {:.1f} %, median {:.1f} %\n",
+                        what, 100 * mean_abs(values), 100 * median_abs(values));
   }
   return text;
 }

@@ -99,8 +99,27 @@ void write_stacks(const FitSummary& summary, const std::filesystem::path& path) 
 
 }  // namespace
 
+FitParameter read_anchor_parameter(const std::string& name, const Yaml& node) {
+  node.allow_only({"sigma", "low", "high"});
+  FitParameter parameter;
+  parameter.name = name;
+  if (name != "host_per_kernel") {
+    const auto known =
+        std::ranges::find(topologies::kConstantNames, name, &topologies::ConstantName::name);
+    if (known == topologies::kConstantNames.end()) node.fail("is not a constant of a device");
+    parameter.member = known->member;
+  }
+  parameter.sigma = node.at("sigma").as_number();
+  parameter.low = node.at("low").as_number();
+  parameter.high = node.at("high").as_number();
+  if (!(parameter.sigma > 0 && parameter.low > 0 && parameter.low < parameter.high)) {
+    node.fail("needs 0 < low < high and sigma > 0");
+  }
+  return parameter;
+}
+
 std::vector<FitFamily> load_fit_families(const Yaml& root) {
-  root.allow_only({"families"});
+  root.allow_only({"families", "anchor"});
   std::vector<FitFamily> families;
   for (const Yaml& node : root.at("families").items()) {
     node.allow_only({"device", "carried_to", "rows", "csv_every", "parameters", "host_per_kernel"});

@@ -17,11 +17,9 @@ using planner::Layout;
 using planner::Plan;
 
 constexpr std::int64_t kDefaultVocab = 51200;
-constexpr int kAssumedWindow = 1024;
 constexpr std::array<std::int64_t, 4> kMicrobatchSizes = {1, 2, 4, 8};
 // Choices within a thousandth of the fastest are ties: the first, smallest one is kept.
 constexpr std::int64_t kTie = 1000;
-constexpr std::array<int, 7> kChunks = {1, 2, 3, 4, 6, 8, 12};
 
 std::string lower_case(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -90,7 +88,7 @@ Model row_model(const Row& row, const StackDescription& stack, std::vector<std::
   if (stack.window) {
     model.attention = models::Attention::SlidingWindow;
     model.window = *stack.window;
-    assumed.push_back(fmt::format("window {}", kAssumedWindow));
+    assumed.push_back(fmt::format("window {}", *stack.window));
   }
   return model;
 }
@@ -180,14 +178,26 @@ int device_count(const Plan& plan) {
   return plan.cluster.nodes * plan.cluster.node.devices;
 }
 
+// Every v that cuts the layers of a stage evenly.
+std::vector<int> chunk_choices(const Plan& plan) {
+  const int layers = plan.model.layers / plan.layout.pp;
+  std::vector<int> choices;
+  for (int v = 1; v <= layers; ++v) {
+    if (plan.model.layers % (plan.layout.pp * v) == 0) choices.push_back(v);
+  }
+  if (choices.empty()) choices.push_back(1);
+  return choices;
+}
+
 // Fills microbatch size and v; empty if done, else why nothing is legal.
-std::string choose_missing(const Row& row, RowPlan& made) {
+std::string choose_missing(const Row& row, const StackDescription& stack, RowPlan& made) {
   Plan& plan = made.plan;
-  const bool is_open = !row.microbatch.has_value();
+  const bool is_v_open = !row.v && plan.layout.pp > 1 && stack.interleaving;
+  const bool is_open = !row.microbatch || is_v_open;
   std::vector<std::int64_t> sizes(kMicrobatchSizes.begin(), kMicrobatchSizes.end());
   if (row.microbatch) sizes = {*row.microbatch};
   std::vector<int> chunks = {static_cast<int>(row.v.value_or(1))};
-  if (is_open && !row.v && plan.layout.pp > 1) chunks.assign(kChunks.begin(), kChunks.end());
+  if (is_v_open) chunks = chunk_choices(plan);
   std::optional<Layout> best;
   Duration best_time{};
   std::string reason = "no legal microbatch size";
@@ -215,11 +225,11 @@ std::string choose_missing(const Row& row, RowPlan& made) {
   }
   if (!best) return reason;
   plan.layout = *best;
-  if (is_open) {
+  if (!row.microbatch) {
     made.assumed.push_back(
         fmt::format("microbatch_size {} (fastest that fits)", best->microbatch_size));
-    if (chunks.size() > 1) made.assumed.push_back(fmt::format("v {} (fastest that fits)", best->v));
   }
+  if (is_v_open) made.assumed.push_back(fmt::format("v {} (fastest that fits)", best->v));
   if (!best_fits) made.assumed.emplace_back("memory estimate is above the device's memory");
   return {};
 }
@@ -253,7 +263,7 @@ RowPlanResult plan_row(const Row& row, const std::vector<StackDescription>& stac
   plan.training.optimizer = stack.optimizer;
   plan.layout = row_layout(row, stack, made.assumed);
   plan.placement = program::Placement::identity(device_count(plan));
-  std::string reason = choose_missing(row, made);
+  std::string reason = choose_missing(row, stack, made);
   if (!reason.empty()) return {std::nullopt, std::move(reason)};
   set_message_cost(plan);
   return {std::move(made), {}};

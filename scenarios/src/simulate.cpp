@@ -9,6 +9,7 @@
 
 #include "foresail/base/error.h"
 #include "foresail/report/breakdown.h"
+#include "foresail/scenarios/spread.h"
 
 namespace foresail::scenarios {
 namespace {
@@ -141,6 +142,22 @@ sim::TraceRanks breakdown_ranks(const Program& program, const sim::StepOutcome& 
   return ranks;
 }
 
+// What is known of the error of such predictions. A measured profile is no published row.
+void set_intervals(const Plan& plan, const SimulateOptions& options, report::StepResult& result) {
+  const Spread spread = load_spread();
+  const Novelty novelty = options.profile != nullptr
+                              ? Novelty::Device
+                              : novelty_of(plan, known_stack(plan, load_stacks()), spread);
+  const StepIntervals found = intervals(result.iteration_time, novelty, spread);
+  result.interval_50 = found.half;
+  result.interval_90 = found.ninety;
+  const std::string_view what =
+      novelty == Novelty::Configuration ? "a layout or model that the fit had not seen"
+      : novelty == Novelty::Source      ? "software or a fabric that the fit had not seen"
+                                        : "a device that the fit had not seen";
+  result.notes.push_back(fmt::format("intervals: errors on published steps with {}", what));
+}
+
 void stamp(const Plan& plan, const Program& program, Trace& trace) {
   trace.version = version();
   trace.plan_digest = plan.digest();
@@ -226,6 +243,7 @@ Answer simulate(const Plan& plan, const SimulateOptions& options) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_start).count();
   cost.peak_rss = peak_memory();
   result.simulator = cost;
+  set_intervals(plan, options, result);
   answer.result = std::move(result);
   return answer;
 }

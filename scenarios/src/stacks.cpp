@@ -8,12 +8,13 @@ namespace foresail::scenarios {
 namespace {
 
 StackDescription read_description(const Yaml& node) {
-  node.allow_only(
-      {"name", "match", "why", "stack", "layout", "gradient_dtype", "optimizer", "model"});
+  node.allow_only({"name", "match", "why", "stack", "interleaving", "layout", "gradient_dtype",
+                   "optimizer", "model"});
   StackDescription made;
   made.name = node.at("name").as_string();
   for (const Yaml& word : node.at("match").items()) made.match.push_back(word.as_string());
   made.stack = models::read_stack(node.at("stack"));
+  if (const auto value = node.find("interleaving")) made.interleaving = value->as_bool();
   const Yaml layout = node.at("layout");
   layout.allow_only({"sequence_parallel", "zero_stage", "recompute", "overlap"});
   made.sequence_parallel = layout.at("sequence_parallel").as_bool();

@@ -4,65 +4,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <thread>
 
+#include "foresail/scenarios/yardstick.h"
+
 namespace foresail::scenarios {
-namespace {
-
-std::vector<double> magnitudes(const std::vector<ValidatedRow>& rows) {
-  std::vector<double> values;
-  for (const ValidatedRow& row : rows) values.push_back(std::abs(row.error()));
-  return values;
-}
-
-double mean(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double value : values) sum += value;
-  return values.empty() ? 0 : sum / static_cast<double>(values.size());
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::ranges::sort(values);
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
-std::string group_line(const std::string& name, const std::vector<ValidatedRow>& rows) {
-  Scoreboard part;
-  part.rows = rows;
-  return fmt::format("{:<28} {:>5} {:>8.1f} {:>8.1f} {:>+8.1f} {:>+8.1f}\n", name, rows.size(),
-                     100 * part.mean_abs_error(), 100 * part.median_abs_error(), 100 * part.worst(),
-                     100 * part.bias());
-}
-
-}  // namespace
-
-double Scoreboard::mean_abs_error() const {
-  return mean(magnitudes(rows));
-}
-double Scoreboard::median_abs_error() const {
-  return median(magnitudes(rows));
-}
-
-double Scoreboard::worst() const {
-  double worst = 0;
-  for (const ValidatedRow& row : rows) {
-    if (std::abs(row.error()) > std::abs(worst)) worst = row.error();
-  }
-  return worst;
-}
-
-double Scoreboard::bias() const {
-  std::vector<double> errors;
-  for (const ValidatedRow& row : rows) errors.push_back(row.error());
-  return mean(errors);
-}
-
 namespace {
 
 // Either field is filled.
@@ -71,15 +20,33 @@ struct RowOutcome {
   std::string reason;
 };
 
-RowOutcome validate_row(const Row& row, const std::vector<StackDescription>& stacks,
-                        const PredictOptions& options) {
-  const RowPlanResult planned = plan_row(row, stacks);
+struct Catalogue {
+  std::vector<StackDescription> stacks = load_stacks();
+  Yardstick yardstick = load_yardstick();
+  Spread spread = load_spread();
+};
+
+std::string sweep_of(const Row& row, const std::string& stack, const planner::Plan& plan) {
+  return fmt::format("{} {}, {} x {}, {} GPUs, sequence {}, {}", row.source, stack,
+                     plan.model.layers, plan.model.hidden, row.gpus, row.sequence,
+                     to_string(plan.training.precision));
+}
+
+RowOutcome validate_row(const Row& row, const Catalogue& catalogue, const ValidateOptions& options,
+                        const Anchored* anchored) {
+  RowPlanResult planned = plan_row(row, catalogue.stacks);
   if (!planned.made) return {std::nullopt, planned.reason};
-  const Prediction prediction = predict(planned.made->plan, options);
+  planner::Plan& plan = planned.made->plan;
+  if (options.seed) plan.seed = *options.seed;
+  if (anchored != nullptr) {
+    plan.cluster.device.constants = anchored->constants;
+    plan.stack.host_per_kernel = anchored->host_per_kernel;
+  }
+  const Prediction prediction = predict(plan, options.predict);
   ValidatedRow result;
   result.id = row.id;
   result.source = row.source;
-  result.device = planned.made->plan.cluster.device.name;
+  result.device = plan.cluster.device.name;
   result.published_s = row.published_s;
   result.predicted_s = to_seconds(prediction.outcome.iteration);
   result.stack = planned.made->stack;
@@ -87,38 +54,85 @@ RowOutcome validate_row(const Row& row, const std::vector<StackDescription>& sta
   for (const std::string& column : row.unused) {
     result.assumed.push_back(fmt::format("column {} not used", column));
   }
+  if (const auto naive = catalogue.yardstick.predict(plan)) result.naive_s = to_seconds(*naive);
+  // Whoever has measured a few steps knows the software and the fabric.
+  const Novelty novelty = anchored != nullptr ? Novelty::Configuration
+                                              : novelty_of(plan, result.stack, catalogue.spread);
+  result.intervals = intervals(prediction.outcome.iteration, novelty, catalogue.spread);
+  result.sweep = sweep_of(row, result.stack, plan);
+  result.samples = static_cast<double>(row.global_batch);
   return {std::move(result), {}};
+}
+
+// Runs work(i) for all i below `count` on several threads; what one throws is thrown again.
+void for_each_row(std::size_t count, const ValidateOptions& options,
+                  const std::function<void(std::size_t)>& work) {
+  std::atomic<std::size_t> next = 0;
+  std::mutex reporting;
+  std::size_t done = 0;
+  std::exception_ptr failure;
+  const auto loop = [&] {
+    for (std::size_t i = next++; i < count; i = next++) {
+      try {
+        work(i);
+      } catch (...) {
+        const std::lock_guard lock(reporting);
+        if (!failure) failure = std::current_exception();
+        next = count;
+      }
+      const std::lock_guard lock(reporting);
+      if (options.progress) options.progress(++done, count);
+    }
+  };
+  std::vector<std::jthread> helpers;
+  for (int t = 1; t < options.threads; ++t) helpers.emplace_back(loop);
+  loop();
+  helpers.clear();
+  if (failure) std::rethrow_exception(failure);
+}
+
+// Refits on the first rows of each source, device and stack, and predicts the others anew.
+void apply_anchors(const RowFile& file, const Catalogue& catalogue, const ValidateOptions& options,
+                   std::vector<RowOutcome>& outcomes, Scoreboard& board) {
+  std::map<std::string, std::vector<std::size_t>> groups;
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    const auto& row = outcomes[i].row;
+    if (row) groups[row->source + " " + row->device + " " + row->stack].push_back(i);
+  }
+  const AnchorSettings settings = load_anchor_settings();
+  std::map<std::size_t, Anchored> by_row;
+  for (auto& [name, members] : groups) {
+    std::ranges::sort(members, {}, [&](std::size_t i) { return file.rows[i].id; });
+    const auto count = std::min(members.size(), static_cast<std::size_t>(options.anchor_rows));
+    std::vector<AnchorRow> measured;
+    for (std::size_t k = 0; k < count; ++k) {
+      RowOutcome& outcome = outcomes[members[k]];
+      measured.push_back({&file.rows[members[k]], outcome.row->predicted_s});
+      outcome.row->anchored = true;
+    }
+    const Anchored anchored = fit_anchor(measured, catalogue.stacks, settings, options.threads);
+    board.anchors.push_back({name, static_cast<int>(count), anchored.moved});
+    for (std::size_t k = count; k < members.size(); ++k) by_row.emplace(members[k], anchored);
+  }
+  std::vector<std::size_t> others;
+  for (const auto& [i, anchored] : by_row) others.push_back(i);
+  for_each_row(others.size(), options, [&](std::size_t k) {
+    const std::size_t i = others[k];
+    outcomes[i] = validate_row(file.rows[i], catalogue, options, &by_row.at(i));
+  });
 }
 
 }  // namespace
 
 Scoreboard validate(const RowFile& file, const ValidateOptions& options) {
-  const std::vector<StackDescription> stacks = load_stacks();
+  const Catalogue catalogue;
   std::vector<RowOutcome> outcomes(file.rows.size());
-  std::atomic<std::size_t> next = 0;
-  std::mutex reporting;
-  std::size_t done = 0;
-  std::exception_ptr failure;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < file.rows.size(); i = next++) {
-      try {
-        outcomes[i] = validate_row(file.rows[i], stacks, options.predict);
-      } catch (...) {
-        const std::lock_guard lock(reporting);
-        if (!failure) failure = std::current_exception();
-        next = file.rows.size();
-      }
-      const std::lock_guard lock(reporting);
-      if (options.progress) options.progress(++done, file.rows.size());
-    }
-  };
-  std::vector<std::jthread> helpers;
-  for (int t = 1; t < options.threads; ++t) helpers.emplace_back(work);
-  work();
-  helpers.clear();
-  if (failure) std::rethrow_exception(failure);
+  for_each_row(outcomes.size(), options, [&](std::size_t i) {
+    outcomes[i] = validate_row(file.rows[i], catalogue, options, nullptr);
+  });
   Scoreboard board;
   board.skipped = file.skipped;
+  if (options.anchor_rows > 0) apply_anchors(file, catalogue, options, outcomes, board);
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     if (outcomes[i].row) {
       board.rows.push_back(std::move(*outcomes[i].row));
@@ -127,58 +141,6 @@ Scoreboard validate(const RowFile& file, const ValidateOptions& options) {
     }
   }
   return board;
-}
-
-Document to_document(const Scoreboard& board) {
-  Document rows = Document::array();
-  for (const ValidatedRow& row : board.rows) {
-    rows.push_back({{"id", row.id},
-                    {"source", row.source},
-                    {"published_s", row.published_s},
-                    {"predicted_s", row.predicted_s},
-                    {"error", row.error()},
-                    {"interval_50", nullptr},
-                    {"interval_90", nullptr},
-                    {"assumed", row.assumed},
-                    {"anchored", false}});
-  }
-  Document skipped = Document::array();
-  for (const SkippedRow& row : board.skipped) {
-    skipped.push_back({{"id", row.id}, {"reason", row.reason}});
-  }
-  const bool has_rows = !board.rows.empty();
-  const auto figure = [has_rows](double value) { return has_rows ? Document(value) : Document(); };
-  return {{"rows", rows},
-          {"skipped", skipped},
-          {"mean_abs_error", figure(board.mean_abs_error())},
-          {"median_abs_error", figure(board.median_abs_error())},
-          {"worst", figure(board.worst())},
-          {"bias", figure(board.bias())},
-          {"naive_mean_abs_error", nullptr},
-          {"coverage_50", nullptr},
-          {"coverage_90", nullptr}};
-}
-
-std::string to_text(const Scoreboard& board) {
-  std::string text =
-      fmt::format("{:<44} {:>10} {:>10} {:>8}\n", "row", "published", "predicted", "error %");
-  std::map<std::string, std::vector<ValidatedRow>> sources;
-  for (const ValidatedRow& row : board.rows) {
-    text += fmt::format("{:<44} {:>8.3f} s {:>8.3f} s {:>+8.1f}\n", row.id, row.published_s,
-                        row.predicted_s, 100 * row.error());
-    sources[row.source + " on " + row.device].push_back(row);
-  }
-  if (!board.rows.empty()) {
-    text += fmt::format("\n{:<28} {:>5} {:>8} {:>8} {:>8} {:>8}\n", "absolute error, %", "rows",
-                        "mean", "median", "worst", "bias");
-    for (const auto& [name, rows] : sources) text += group_line(name, rows);
-    text += group_line("all", board.rows);
-  }
-  if (!board.skipped.empty()) text += fmt::format("\nskipped {}:\n", board.skipped.size());
-  for (const SkippedRow& row : board.skipped) {
-    text += fmt::format("  {}: {}\n", row.id, row.reason);
-  }
-  return text;
 }
 
 }  // namespace foresail::scenarios

@@ -72,8 +72,11 @@ TEST(Validate, ThreadsDoNotChangeTheResult) {
 // Fitted on these rows: the error must stay near what the fit reached.
 TEST(Validate, FitRowsArePredictedWithinSixPercentInTheMean) {
   const RowFile file = read_rows(kPublished / "fit.yaml");
-  const Scoreboard board = validate(
-      file, {.predict = {.fidelity = sim::Fidelity::Analytic}, .threads = 2, .progress = {}});
+  const Scoreboard board = validate(file, {.predict = {.fidelity = sim::Fidelity::Analytic},
+                                           .seed = {},
+                                           .threads = 2,
+                                           .anchor_rows = 0,
+                                           .progress = {}});
   EXPECT_EQ(board.rows.size(), 157u);
   EXPECT_LT(board.mean_abs_error(), 0.06);
 }

@@ -20,10 +20,18 @@ struct Stack {
   /// Without sequence parallelism: stages exchange 1/tp of the tensor and gather it over NVLink
   /// (SC'21 section 4.1).
   bool scatter_gather = true;
+  /// With scatter_gather: gradients travel so too. DeepSpeed's pipeline engine of 2022 partitions
+  /// activations alone (deepspeed/runtime/pipe/engine.py: is_grad_partitioned = False).
+  bool scatter_gather_gradients = true;
   /// Recomputation stops before the last GEMM of a block (PyTorch's non-reentrant checkpoint).
   bool early_stop_recompute = false;
   /// Time the host needs to launch one kernel; a layer cannot run faster than its launches.
   Duration host_per_kernel{};
+
+  /// Whether messages between stages are cut into 1/tp where they are not sharded anyway.
+  bool shards_messages(bool are_gradients) const {
+    return scatter_gather && (!are_gradients || scatter_gather_gradients);
+  }
 
   friend bool operator==(const Stack&, const Stack&) = default;
 };

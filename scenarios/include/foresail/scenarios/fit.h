@@ -36,6 +36,8 @@ struct FitFamily {
 /// scenarios/catalogue/fit.yaml. Throws Error{InvalidInput}; refuses files whose name contains
 /// "check".
 std::vector<FitFamily> load_fit_families(const Yaml& root);
+/// One entry of `anchor` there (sigma, low, high), or its host_per_kernel.
+FitParameter read_anchor_parameter(const std::string& name, const Yaml& node);
 
 struct FittedParameter {
   FitParameter parameter;
@@ -44,12 +46,24 @@ struct FittedParameter {
   double width_ratio = 1;
 };
 
+/// A row predicted by constants that were fitted without its part of the rows.
+struct LeftOut {
+  std::string id;
+  std::string part;   ///< what was left out: a configuration, or a source
+  std::string group;  ///< configuration
+  std::string source, stack, cluster;
+  double residual = 0;  ///< log(predicted / published)
+};
+
 struct FitSummary {
   std::string device;
   std::vector<FittedParameter> parameters;
   std::size_t rows = 0, groups = 0;
   double mean_abs_error_before = 0, mean_abs_error = 0, median_abs_error = 0;
   int iterations = 0;
+  /// Errors that a blind row would see: of a configuration that the fit does not know, and of a
+  /// source (its software, fabric and way to measure) that it does not know.
+  std::vector<LeftOut> by_group, by_source;
   /// Table for people: value, prior, width ratio, "determined by data" or "stays at its prior".
   std::string to_text() const;
 };
@@ -63,6 +77,15 @@ struct FitOptions {
 /// Fits one family on the rows of its device.
 FitSummary fit_family(const FitFamily& family, const std::vector<Row>& rows,
                       const FitOptions& options);
+
+/// Rows of `family` predicted by constants of another device, as those of a device without rows.
+std::vector<LeftOut> carried_over(const FitFamily& family, const std::vector<Row>& rows,
+                                  const FitSummary& other);
+
+/// Writes spread.yaml and yardstick.yaml: what all families' fits left over, and the naive rates of
+/// the same rows. `summaries` and `rows` are by family.
+void write_spread(const std::vector<FitFamily>& families, const std::vector<FitSummary>& summaries,
+                  const std::vector<std::vector<Row>>& rows, const std::filesystem::path& folder);
 
 /// Rewrites the `constants` lines and the provenance of the family's device files in `folder`, and
 /// host_per_kernel of the stacks; nothing else of the files changes.

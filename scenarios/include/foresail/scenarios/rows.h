@@ -57,6 +57,7 @@ struct StackDescription {
   std::string name;
   std::vector<std::string> match;  ///< words of "<source> <framework>", lower case
   models::Stack stack;
+  bool interleaving = true;  ///< the pipeline can run with v > 1
   bool sequence_parallel = false;
   int zero_stage = 0;
   models::Recompute recompute = models::Recompute::None;
