@@ -23,23 +23,27 @@ E choice(const char* option, const std::string& text) {
 
 }  // namespace
 
-void Common::add_to(CLI::App& command) {
+void Common::add_basics_to(CLI::App& command) {
   command.add_option("--fidelity", fidelity, "analytic or flow (default)");
-  command.add_option("--fold", fold, "auto (default) or off");
   command.add_option("--seed", seed, "seed of hashing, instead of the scenario's");
   command.add_flag("--json", is_json, "one JSON document on standard output");
+  command.add_option("--report", report_file, "write the table to a file");
+  command.add_flag("--quiet", is_quiet, "no progress on standard error");
+}
+
+void Common::add_to(CLI::App& command) {
+  add_basics_to(command);
+  command.add_option("--fold", fold, "auto (default) or off");
   command.add_option("--trace", trace_file,
                      "write the predicted trace (JSON; Chrome's format if "
                      "the name ends in .perfetto.json)");
   command.add_option("--trace-ranks", trace_ranks,
                      "class (default), all, or a list such as 0,8-11");
-  command.add_option("--report", report_file, "write the table to a file");
   command
       .add_option("--threads", threads,
                   "threads for many predictions (validate, --seeds); results do "
                   "not depend on it")
       ->check(CLI::Range(1, 1024));
-  command.add_flag("--quiet", is_quiet, "no progress on standard error");
 }
 
 sim::Fidelity Common::fidelity_choice() const {

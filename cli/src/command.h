@@ -23,7 +23,10 @@ inline constexpr int kFailedRun = 1;
 inline constexpr int kBadInput = 2;
 inline constexpr int kInfeasible = 3;
 
-/// Options that every command understands.
+/// Largest size of a cluster that --gpus takes.
+inline constexpr int kGpusMax = 1 << 22;
+
+/// Options that the commands share.
 struct Common {
   std::string fidelity = "flow";
   std::string fold = "auto";
@@ -34,6 +37,8 @@ struct Common {
   bool is_quiet = false;
 
   void add_to(CLI::App& command);
+  /// Those of commands that simulate no training step: neither folding, traces nor threads.
+  void add_basics_to(CLI::App& command);
   sim::Fidelity fidelity_choice() const;
   sim::Fold fold_choice() const;
 };

@@ -14,20 +14,34 @@ namespace {
 
 struct Options {
   Common common;
-  std::string cluster, operation, min = "8", max = "16GiB";
-  double factor = 2;
+  std::string cluster, operation;
+  std::optional<std::string> min, max;
+  std::optional<double> factor;
   int gpus = 0, seeds = 1, channels = 0;
   std::string network_file, algorithm, protocol, log_file;
 };
 
-topologies::Cluster cluster_of(const Options& options) {
-  // The same forms as a scenario's `cluster` key: a catalogue name or a path.
-  const Document named = options.gpus > 0
-                             ? Document{{"name", options.cluster}, {"gpus", options.gpus}}
-                             : Document(options.cluster);
+// The same forms as a scenario's `cluster` key: a catalogue name or a path.
+topologies::Cluster cluster_of(const std::string& name, int gpus) {
+  const Document named = gpus > 0 ? Document{{"name", name}, {"gpus", gpus}} : Document(name);
   const Yaml node = Yaml::parse(to_yaml(named), "command line");
   return topologies::Cluster(
       topologies::resolve_cluster(node, scenarios::data_folders().topologies));
+}
+
+// Of the size that --gpus says, or else of the log's ranks.
+topologies::Cluster cluster_of(const Options& options, const scenarios::CollectiveLog& log) {
+  if (options.gpus > 0 || log.ranks < 2) return cluster_of(options.cluster, options.gpus);
+  topologies::Cluster own = cluster_of(options.cluster, 0);
+  if (own.device_count() == log.ranks) return own;
+  try {
+    topologies::Cluster cluster = cluster_of(options.cluster, log.ranks);
+    remark(options.common, fmt::format("--gpus {}: the log's ranks", log.ranks));
+    return cluster;
+  } catch (const Error& problem) {
+    throw Error(problem.code(), fmt::format("{}: {} ranks, which the cluster cannot have: {}",
+                                            log.file, log.ranks, problem.what()));
+  }
 }
 
 template <class Choice>
@@ -58,8 +72,41 @@ topologies::NetworkOptions network_of(const Options& options) {
   return network;
 }
 
+Bytes smallest(const Options& options) {
+  return scenarios::parse_size(options.min.value_or("8"), "--min");
+}
+
+Bytes largest(const Options& options) {
+  return scenarios::parse_size(options.max.value_or("16GiB"), "--max");
+}
+
+// Rows from --min to --max, where given.
+void keep_sizes(const Options& options, scenarios::CollectiveLog& log) {
+  if (options.factor) {
+    throw Error(ErrorCode::InvalidInput, "--factor: the sizes are the log's (--compare)");
+  }
+  const Bytes min = options.min ? smallest(options) : Bytes(0);
+  const Bytes max = options.max ? largest(options) : scenarios::kLogSizeMax;
+  std::erase_if(log.rows,
+                [&](const scenarios::LogRow& row) { return row.size < min || row.size > max; });
+  if (log.rows.empty()) {
+    throw Error(ErrorCode::InvalidInput,
+                fmt::format("{}: no row from {} to {} bytes (--min, --max)", log.file, min.count(),
+                            max.count()));
+  }
+}
+
+int compare(const Options& options, scenarios::SweepOptions sweep) {
+  scenarios::CollectiveLog log = scenarios::read_log(options.log_file);
+  keep_sizes(options, log);
+  if (log.operation && options.operation.empty()) sweep.operation = *log.operation;
+  const topologies::Cluster cluster = cluster_of(options, log);
+  const scenarios::Comparison comparison = scenarios::compare_log(log, cluster, sweep);
+  answer(options.common, scenarios::to_document(comparison), scenarios::to_text(comparison));
+  return kOk;
+}
+
 int run(const Options& options) {
-  const topologies::Cluster cluster = cluster_of(options);
   scenarios::SweepOptions sweep;
   if (!options.operation.empty()) {
     sweep.operation = choice_of<scenarios::Operation>(options.operation, "--op");
@@ -68,15 +115,18 @@ int run(const Options& options) {
   sweep.fidelity = options.common.fidelity_choice();
   sweep.seed = options.common.seed.value_or(1);
   sweep.seeds = options.seeds;
-  if (!options.log_file.empty()) {
-    const scenarios::CollectiveLog log = scenarios::read_log(options.log_file);
-    if (log.operation && options.operation.empty()) sweep.operation = *log.operation;
-    const scenarios::Comparison comparison = scenarios::compare_log(log, cluster, sweep);
-    answer(options.common, scenarios::to_document(comparison), scenarios::to_text(comparison));
-    return kOk;
+  if (!options.log_file.empty()) return compare(options, sweep);
+  const topologies::Cluster cluster = cluster_of(options.cluster, options.gpus);
+  sweep.sizes =
+      scenarios::sizes_between(smallest(options), largest(options), options.factor.value_or(2));
+  std::erase_if(sweep.sizes, [&](Bytes size) {
+    return scenarios::element_count(sweep.operation, size, cluster.device_count()) == 0;
+  });
+  if (sweep.sizes.empty()) {
+    throw Error(
+        ErrorCode::InvalidInput,
+        fmt::format("--max: too small for {} ranks to share in floats", cluster.device_count()));
   }
-  sweep.sizes = scenarios::sizes_between(scenarios::parse_size(options.min),
-                                         scenarios::parse_size(options.max), options.factor);
   const scenarios::Sweep result = scenarios::sweep(cluster, sweep);
   answer(options.common, scenarios::to_document(result), scenarios::to_text(result));
   return kOk;
@@ -88,14 +138,15 @@ Command add_collective(CLI::App& root) {
   auto options = std::make_shared<Options>();  // shared with the runner below
   CLI::App* app = root.add_subcommand("collective", "nccl-tests' table of a cluster, simulated");
   app->add_option("--cluster", options->cluster, "catalogue name or file")->required();
-  app->add_option("--gpus", options->gpus, "size, instead of the file's own")
-      ->check(CLI::PositiveNumber);
+  app->add_option("--gpus", options->gpus,
+                  "size, instead of the file's own (--compare: or the log's ranks)")
+      ->check(CLI::Range(1, kGpusMax));
   app->add_option("--op", options->operation,
                   "all_reduce (default; of a log: its own), all_gather, reduce_scatter, broadcast, "
                   "all_to_all, sendrecv");
-  app->add_option("--min", options->min, "smallest size (8)");
-  app->add_option("--max", options->max, "largest size (16GiB)");
-  app->add_option("--factor", options->factor, "from size to size (2)");
+  app->add_option("--min", options->min, "smallest size (8; of a log: all)");
+  app->add_option("--max", options->max, "largest size (16GiB; of a log: all)");
+  app->add_option("--factor", options->factor, "from size to size (2); not with --compare");
   app->add_option("--network", options->network_file, "file with a scenario's network mapping");
   app->add_option("--nccl-algo", options->algorithm, "ring, tree, nvls, nvls_tree, pat, ...");
   app->add_option("--nccl-proto", options->protocol, "ll, ll128, simple");
@@ -104,7 +155,7 @@ Command add_collective(CLI::App& root) {
   app->add_option("--seeds", options->seeds, "draws of the switches' hashes")
       ->check(CLI::Range(1, 10000));
   app->add_option("--compare", options->log_file, "output of nccl-tests to explain");
-  options->common.add_to(*app);
+  options->common.add_basics_to(*app);
   return {app, [options] { return run(*options); }};
 }
 
