@@ -91,7 +91,7 @@ TEST(CollectiveCommand, BadInputGivesOneClearMessageAndStatusTwo) {
         {"--cluster selene --gpus 16 --factor inf", "--factor: inf"},
         {"--cluster selene --gpus 16 --factor 1e308", "--factor: 1e+308"},
         {"--cluster selene --gpus 16 --factor 1", "--factor: 1 is not above 1"},
-        {"--cluster selene --gpus 0", "Value 0 not in range [1 - 4194304]"},
+        {"--cluster selene --gpus 0", "--gpus: Value 0 not in range"},
         {"--cluster selene --gpus 16 --fold off", "--fold"},
         {"--cluster selene --gpus 16 --trace x.json", "--trace"},
         {"--cluster selene --gpus 16 --trace-ranks all", "--trace-ranks"},
