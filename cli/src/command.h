@@ -24,6 +24,9 @@ inline constexpr int kFailedRun = 1;
 inline constexpr int kBadInput = 2;
 inline constexpr int kInfeasible = 3;
 
+/// Largest size of a cluster that --gpus takes.
+inline constexpr int kGpusMax = 1 << 22;
+
 /// Options that commands share.
 struct Common {
   std::string fidelity = "flow";

@@ -151,7 +151,7 @@ int import(const Options& options) {
 void add_cluster(CLI::App& command, Options& options) {
   command.add_option("cluster", options.cluster, "catalogue name or file")->required();
   command.add_option("--gpus", options.gpus, "size, instead of the file's own")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, kGpusMax));
 }
 
 void add_import(CLI::App& command, Options& options) {

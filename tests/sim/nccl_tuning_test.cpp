@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <tuple>
+
 #include "foresail/base/error.h"
 
 namespace foresail::sim {
@@ -138,6 +141,43 @@ TEST(NcclTuning, OffersWhatNcclOffers) {
   NcclShape bounced = hopper(2);
   bounced.gpudirect = false;
   EXPECT_FALSE(offers(Collective::AllReduce, Algorithm::Ring, Protocol::Ll128, bounced));
+}
+
+TEST(NcclTuning, ARefusalSaysTheRule) {
+  const auto complaint = [](Collective kind, Algorithm algorithm, Protocol protocol,
+                            const NcclShape& shape) {
+    topologies::NcclOptions options;
+    options.algorithm = algorithm;
+    options.protocol = protocol;
+    try {
+      choose(kind, 1_MiB, shape, options);
+    } catch (const Error& problem) {
+      return std::string(problem.what());
+    }
+    return std::string("offered");
+  };
+  NcclShape bounced = hopper(2);
+  bounced.gpudirect = false;
+  NcclShape ampere = hopper(1);
+  ampere.generation = Generation::Ampere;
+  using Case = std::tuple<Collective, Algorithm, Protocol, NcclShape, const char*>;
+  for (const auto& [kind, algorithm, protocol, shape, rule] : {
+           Case{Collective::AllGather, Algorithm::Pat, Protocol::Auto, hopper(4),
+                "PAT needs one GPU per node"},
+           Case{Collective::AllReduce, Algorithm::Pat, Protocol::Auto, hopper(4, 1),
+                "PAT is for all_gather and reduce_scatter"},
+           Case{Collective::AllReduce, Algorithm::Nvls, Protocol::Auto, hopper(4),
+                "NVLS is for one node alone"},
+           Case{Collective::AllReduce, Algorithm::Nvls, Protocol::Auto, ampere, "Hopper or later"},
+           Case{Collective::AllReduce, Algorithm::Nvls, Protocol::Ll, hopper(1), "Simple alone"},
+           Case{Collective::AllGather, Algorithm::Tree, Protocol::Auto, hopper(4),
+                "trees are for all_reduce"},
+           Case{Collective::AllReduce, Algorithm::Auto, Protocol::Ll128, bounced, "GPUDirect"},
+           Case{Collective::AllToAll, Algorithm::Ring, Protocol::Auto, hopper(4), "is pairwise"},
+       }) {
+    EXPECT_NE(complaint(kind, algorithm, protocol, shape).find(rule), std::string::npos)
+        << complaint(kind, algorithm, protocol, shape);
+  }
 }
 
 TEST(NcclTuning, UserSetAlgorithmAndProtocolOverride) {

@@ -57,6 +57,9 @@ struct NcclCost {
   /// Filling the pipeline: the first chunk passes stage after stage (Simple, trees and NVLS).
   double fill_us = 0;
   int channels = 1;
+  /// Steps between nodes that follow one another (rings: rounds of nodes - 1; trees: 2 log2 nodes;
+  /// pairwise: batches of eight peers). Each waits for the cables (Network::collective).
+  double steps_between = 0;
   double time_us(Bytes bytes) const {
     return latency_us + static_cast<double>(bytes.count()) / (1000 * bandwidth);
   }
