@@ -44,6 +44,18 @@ std::size_t utf8_length(std::string_view text) {
   return is_overlong || is_beyond ? 0 : length;
 }
 
+// A control character (C0, DEL, C1) other than line breaks and tabs of long texts; keys have none.
+bool has_control(std::string_view text, std::string_view allowed) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if ((byte < 0x20 || byte == 0x7f) && allowed.find(text[i]) == allowed.npos) return true;
+    if (byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
     const std::size_t length = utf8_length(text);
@@ -59,12 +71,19 @@ void check_tree(const YAML::Node& node, int depth, std::size_t& count, const std
     throw Error(ErrorCode::InvalidInput,
                 fmt::format("{}:{}: nested too deeply or too large", file, node.Mark().line + 1));
   }
-  if (node.IsScalar() && !is_utf8(node.Scalar())) {
+  const auto refuse = [&](const YAML::Node& where, const char* what) {
     throw Error(ErrorCode::InvalidInput,
-                fmt::format("{}:{}: text that is not UTF-8", file, node.Mark().line + 1));
+                fmt::format("{}:{}: {}", file, where.Mark().line + 1, what));
+  };
+  if (node.IsScalar() && !is_utf8(node.Scalar())) refuse(node, "text that is not UTF-8");
+  if (node.IsScalar() && has_control(node.Scalar(), "\n\t")) {
+    refuse(node, "text with a control character");
   }
   if (node.IsMap()) {
     for (const auto& entry : node) {
+      if (entry.first.IsScalar() && has_control(entry.first.Scalar(), "")) {
+        refuse(entry.first, "a key with a control character");
+      }
       check_tree(entry.first, depth + 1, count, file);
       check_tree(entry.second, depth + 1, count, file);
     }
@@ -97,6 +116,23 @@ void check_nesting(std::string_view text, const std::string& name) {
       throw Error(ErrorCode::InvalidInput, fmt::format("{}:{}: nested too deeply", name, line));
     }
   }
+}
+
+// Where the marker before the second document stands: the first "---" after a line with content.
+int second_document_line(std::string_view text) {
+  int line = 1;
+  bool has_content = false;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view row = text.substr(0, end);
+    const bool is_marker = row.starts_with("---") && (row.size() == 3 || row[3] == ' ');
+    if (is_marker && has_content) return line;
+    const std::size_t first = row.find_first_not_of(" \t\r");
+    has_content = has_content || is_marker || (first != row.npos && row[first] != '#');
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++line;
+  }
+  return 1;
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -168,7 +204,13 @@ Yaml Yaml::load(const std::filesystem::path& path) {
 Yaml Yaml::parse(std::string_view text, const std::string& name) {
   check_nesting(text, name);
   try {
-    const YAML::Node root = YAML::Load(std::string(text));
+    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+    if (documents.size() > 1) {
+      throw Error(ErrorCode::InvalidInput,
+                  fmt::format("{}:{}: a second YAML document; a file holds one", name,
+                              second_document_line(text)));
+    }
+    const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
     std::size_t count = 0;
     check_tree(root, 0, count, name);
     auto tree = std::make_shared<Tree>(Tree{name});

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "foresail/base/document.h"
+#include "foresail/base/output_files.h"
 #include "foresail/program/profile.h"
 #include "foresail/scenarios/scenario.h"
 #include "foresail/scenarios/simulate.h"
@@ -63,7 +64,8 @@ sim::TraceRanks parse_trace_ranks(const std::string& text, int ranks);
 void keep_input(const std::string& input, const std::vector<std::string>& outputs);
 
 /// Prints the document (--json) or the text to standard output, and writes --report.
-void answer(const Common& common, const Document& document, const std::string& text);
+void answer(const Common& common, const Document& document, const std::string& text,
+            OutputFiles files = {});
 
 /// Progress and remarks for people, on standard error; silent under --quiet.
 void remark(const Common& common, const std::string& text);

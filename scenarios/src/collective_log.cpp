@@ -18,6 +18,7 @@ namespace {
 constexpr std::size_t kShortestColumns = 3;  // time, algbw, busbw
 constexpr double kBandwidthMax = 1e6;        // GB/s
 constexpr int kRanksMax = 1 << 22;
+constexpr std::size_t kShownMax = 40;
 
 std::optional<double> number(const std::string& token) {
   double value = 0;
@@ -100,11 +101,20 @@ struct Row {
   std::string damage;  // why it is no row; empty: it is one
 };
 
+// A token for a message: whatever the log holds.
+std::string shown(std::string token) {
+  if (token.size() > kShownMax) token.resize(kShownMax);
+  for (char& c : token) {
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e) c = '?';
+  }
+  return token;
+}
+
 double in_range(const std::string& token, double max, const char* what, std::string& damage) {
   if (is_missing(token)) return 0;
   const double value = number(token).value_or(0);
   const bool is_good = std::isfinite(value) && value >= 0 && value <= max;
-  if (!is_good && damage.empty()) damage = fmt::format("its {} is {}", what, token);
+  if (!is_good && damage.empty()) damage = fmt::format("its {} is {}", what, shown(token));
   return is_good ? value : 0;
 }
 
@@ -132,7 +142,7 @@ Row row_of(const std::vector<std::string>& tokens) {
   Row result;
   const double size = number(tokens[0]).value_or(0);
   if (!(size >= 1 && size <= static_cast<double>(kLogSizeMax.count())) || !is_count(tokens[0])) {
-    result.damage = fmt::format("its size is {}", tokens[0]);
+    result.damage = fmt::format("its size is {}", shown(tokens[0]));
     return result;
   }
   std::size_t at = 3;
@@ -143,7 +153,7 @@ Row row_of(const std::vector<std::string>& tokens) {
   std::vector<std::string> values(tokens.begin() + static_cast<std::ptrdiff_t>(at), tokens.end());
   for (const std::string& value : values) {
     if (number(value) || is_missing(value)) continue;
-    result.damage = fmt::format("\"{}\" is no number", value);
+    result.damage = fmt::format("\"{}\" is no number", shown(value));
     return result;
   }
   // An odd count of 5, 7 or 9: the first is the root (3: one set without errors).

@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "foresail/base/error.h"
+#include "foresail/base/quantity.h"
 #include "foresail/report/breakdown.h"
 
 namespace foresail::scenarios {
@@ -110,6 +111,40 @@ Document network_document(const Plan& plan, const sim::StepOutcome& outcome) {
   return network;
 }
 
+Document jobs_document(const Conditions& met, const sim::StepOutcome& outcome) {
+  FORESAIL_EXPECT(outcome.rounds.size() == met.jobs.size());
+  Document jobs = Document::array();
+  for (std::size_t j = 0; j < met.jobs.size(); ++j) {
+    jobs.push_back({{"job", met.jobs[j].name},
+                    {"at_s", to_seconds(met.jobs[j].at)},
+                    {"repeats", met.jobs[j].repeats},
+                    {"rounds", outcome.rounds[j]}});
+  }
+  return jobs;
+}
+
+// Conditions that the step was over too soon to meet.
+void note_unmet(const Conditions& met, Duration end, std::vector<std::string>& notes) {
+  const auto note = [&](const std::string& what, Duration at) {
+    if (at < end) return;
+    notes.push_back(fmt::format("{} at {} never happened: the step ends at {}", what, to_text(at),
+                                to_text(end)));
+  };
+  for (const sim::Fault& fault : met.faults) {
+    note(fmt::format("the fault {} of {}", to_string(fault.kind), fault.target), fault.at);
+  }
+  for (const sim::Traffic& traffic : met.traffic) {
+    note(fmt::format("the traffic {}", to_string(traffic.pattern)), traffic.at);
+  }
+  for (const OtherJob& job : met.jobs) note("the start of job " + job.name, job.at);
+}
+
+void add_conditions(const Conditions& met, const sim::StepOutcome& outcome,
+                    report::StepResult& result) {
+  if (!met.jobs.empty()) result.network["other_jobs"] = jobs_document(met, outcome);
+  note_unmet(met, outcome.iteration, result.notes);
+}
+
 bool is_hashed(const sim::SimulatorOptions& options) {
   return options.fidelity == sim::Fidelity::Flow &&
          (options.network.routing == topologies::Routing::Ecmp ||
@@ -200,6 +235,7 @@ Answer simulate(const Plan& plan, const SimulateOptions& options) {
   result.breakdown =
       report::break_down(answer.program, sim::make_trace(answer.program, outcome, ranks));
   result.network = network_document(plan, outcome);
+  if (options.conditions != nullptr) add_conditions(*options.conditions, outcome, result);
   if (outcome.collided_links > 0 && is_hashed(simulator)) {
     const Duration ideal =
         without_collisions(plan, answer.program, cluster, simulator, options.conditions);

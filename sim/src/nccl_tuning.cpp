@@ -431,6 +431,8 @@ const char* reason_of(Collective kind, const NcclShape& shape,
 
 NcclCost choose(Collective kind, Bytes bytes, const NcclShape& shape,
                 const topologies::NcclOptions& options) {
+  NcclShape told = shape;
+  if (shape.told_latency_us >= 0) told.nic_latency_us = shape.told_latency_us;
   // Hierarchical is no algorithm of NCCL's: only on request. Order: as NCCL compares.
   static constexpr std::array kOffered = {
       Algorithm::Tree, Algorithm::Ring,     Algorithm::Nvls,        Algorithm::NvlsTree,
@@ -445,7 +447,7 @@ NcclCost choose(Collective kind, Bytes bytes, const NcclShape& shape,
     if (is_nvls && !options.nvls) continue;
     for (const Protocol protocol : kProtocols) {
       if (options.protocol != Protocol::Auto && options.protocol != protocol) continue;
-      const std::optional<NcclCost> cost = nccl_cost(kind, algorithm, protocol, bytes, shape);
+      const std::optional<NcclCost> cost = nccl_cost(kind, algorithm, protocol, bytes, told);
       if (cost && (!best || cost->time_us(bytes) < best->time_us(bytes))) best = cost;
     }
   }
@@ -457,7 +459,7 @@ NcclCost choose(Collective kind, Bytes bytes, const NcclShape& shape,
                     to_string(kind), to_string(options.algorithm), to_string(options.protocol),
                     shape.ranks, shape.nodes, reason_of(kind, shape, options)));
   }
-  return *best;
+  return *nccl_cost(kind, best->algorithm, best->protocol, bytes, shape);
 }
 
 }  // namespace foresail::sim

@@ -216,6 +216,7 @@ NcclShape Network::shape_of(const CollectiveGroup& group) const {
   shape.nics = std::max(1, static_cast<int>(nics.size()));
   shape.nic = slowest_edge(true) / 1e9;
   shape.nic_latency_us = to_seconds(node.nic_latency) * 1e6;
+  if (node.nccl_latency) shape.told_latency_us = to_seconds(*node.nccl_latency) * 1e6;
   return shape;
 }
 

@@ -194,6 +194,22 @@ TEST(NcclTuning, UserSetAlgorithmAndProtocolOverride) {
   EXPECT_NE(choose(Collective::AllReduce, 1_GiB, hopper(1), options).algorithm, Algorithm::Nvls);
 }
 
+// What a plugin tells NCCL of its NIC sways the choice; the time is that of the NIC itself.
+TEST(NcclTuning, ToldLatencyChangesTheChoiceAlone) {
+  const NcclShape shape = hopper(4);
+  NcclShape told = shape;
+  told.told_latency_us = 75;
+  const Bytes size = 16_MiB;
+  const NcclCost usual = choose(Collective::AllReduce, size, shape, {});
+  const NcclCost swayed = choose(Collective::AllReduce, size, told, {});
+  EXPECT_NE(std::pair(usual.algorithm, usual.protocol),
+            std::pair(swayed.algorithm, swayed.protocol));
+  EXPECT_EQ(swayed.latency_us,
+            cost(Collective::AllReduce, swayed.algorithm, swayed.protocol, size, shape).latency_us);
+  told.told_latency_us = 0;
+  EXPECT_EQ(choose(Collective::AllReduce, size, told, {}).algorithm, usual.algorithm);
+}
+
 TEST(NcclTuning, TreeBandwidthFollowsTheCorrectionTable) {
   // 64 KiB: log2(65536 / 64) = 10, so LL128 reaches 0.6 of what it reaches at 64 B.
   const NcclShape shape = hopper(4);
