@@ -15,7 +15,8 @@ Yaml load_referenced(const Yaml& node) {
   try {
     text = read_file(path);
   } catch (const Error& problem) {
-    node.fail(problem.what());
+    const std::string key = node.key().empty() ? "" : node.key() + ": ";
+    throw Error(problem.code(), node.where() + ": " + key + problem.what());
   }
   return Yaml::parse(text, path.string());
 }

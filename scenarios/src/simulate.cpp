@@ -8,7 +8,6 @@
 #include <ctime>
 
 #include "foresail/base/error.h"
-#include "foresail/base/quantity.h"
 #include "foresail/report/breakdown.h"
 
 namespace foresail::scenarios {
@@ -123,26 +122,10 @@ Document jobs_document(const Conditions& met, const sim::StepOutcome& outcome) {
   return jobs;
 }
 
-// Conditions that the step was over too soon to meet.
-void note_unmet(const Conditions& met, Duration end, std::vector<std::string>& notes) {
-  const auto note = [&](const std::string& what, Duration at) {
-    if (at < end) return;
-    notes.push_back(fmt::format("{} at {} never happened: the step ends at {}", what, to_text(at),
-                                to_text(end)));
-  };
-  for (const sim::Fault& fault : met.faults) {
-    note(fmt::format("the fault {} of {}", to_string(fault.kind), fault.target), fault.at);
-  }
-  for (const sim::Traffic& traffic : met.traffic) {
-    note(fmt::format("the traffic {}", to_string(traffic.pattern)), traffic.at);
-  }
-  for (const OtherJob& job : met.jobs) note("the start of job " + job.name, job.at);
-}
-
 void add_conditions(const Conditions& met, const sim::StepOutcome& outcome,
                     report::StepResult& result) {
   if (!met.jobs.empty()) result.network["other_jobs"] = jobs_document(met, outcome);
-  note_unmet(met, outcome.iteration, result.notes);
+  for (std::string& note : unmet(met, outcome.iteration)) result.notes.push_back(std::move(note));
 }
 
 bool is_hashed(const sim::SimulatorOptions& options) {

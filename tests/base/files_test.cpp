@@ -88,7 +88,8 @@ TEST(Reference, AMissingFileIsBlamedOnTheLineThatNamesIt) {
     try {
       load_referenced(root.at(key));
     } catch (const Error& problem) {
-      EXPECT_EQ(problem.code(), ErrorCode::InvalidInput);
+      EXPECT_EQ(problem.code(),
+                std::string_view(key) == "model" ? ErrorCode::NotFound : ErrorCode::InvalidInput);
       return problem.what();
     }
     return "accepted";

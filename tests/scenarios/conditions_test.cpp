@@ -151,12 +151,12 @@ TEST(Jobs, RunBesideEachOtherOnDevicesOfTheirOwn) {
 
 TEST(Conditions, WhatTheStepIsOverTooSoonToMeetIsSaid) {
   write("placement: {first_device: 8}", "other.yaml", "{tp: 2, dp: 4}");
-  const Scenario scenario =
-      load_scenario(write("faults:\n  - {kind: link_down, target: node0.nic1, at: 1 h}\n"
-                          "  - {kind: gpu_slow, target: node0.gpu1, factor: 0.5}\n"
-                          "traffic: [{pattern: ring, devices: \"0-3\", bytes: 1 MiB, at: 2 h}]\n"
-                          "jobs: [{scenario: other.yaml, at: 3 h}]",
-                          "scenario.yaml", "{tp: 2, dp: 4}"));
+  const Scenario scenario = load_scenario(
+      write("placement: packed\nfaults:\n  - {kind: link_down, target: node0.nic1, at: 1 h}\n"
+            "  - {kind: gpu_slow, target: node0.gpu1, factor: 0.5}\n"
+            "traffic: [{pattern: ring, devices: \"0-3\", bytes: 1 MiB, at: 2 h}]\n"
+            "jobs: [{scenario: other.yaml, at: 3 h}]",
+            "scenario.yaml", "{tp: 2, dp: 4}"));
   const Answer made = answer(scenario);
   ASSERT_TRUE(made.result.has_value());
   EXPECT_THAT(made.result->notes,
@@ -165,6 +165,10 @@ TEST(Conditions, WhatTheStepIsOverTooSoonToMeetIsSaid) {
                             StartsWith("the start of job other.yaml at 3 h never happened: ")}));
   EXPECT_THAT(made.result->notes, Not(Contains(HasSubstr("gpu_slow"))));
   EXPECT_EQ(made.result->network.at("other_jobs")[0].at("rounds"), 0);
+  SimulateOptions options;
+  options.conditions = &scenario.conditions;
+  EXPECT_THAT(explain_step(scenario.plan, options).evidence,
+              Contains(StartsWith("the fault link_down of node0.nic1 at 1 h never happened: ")));
 }
 
 TEST(Seeds, TheDistributionDoesNotDependOnThreads) {

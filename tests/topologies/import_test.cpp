@@ -236,7 +236,7 @@ TEST(NcclTopology, ComplaintsNameTheLine) {
             "f:1: gpu 0 stands twice");
   std::string deep;
   for (int i = 0; i < 100'000; ++i) deep += "<a>";
-  EXPECT_EQ(of(deep), "f:1: nested too deeply");
+  EXPECT_EQ(of(deep), "f:1: not valid XML: nested too deeply");
 }
 
 // 2 x 4 x 3 NPUs: 12 pairs, 6 groups of all-to-all with 6 links each, 8 switches of 3.

@@ -134,7 +134,7 @@ TEST(ResolveCluster, PathsAreRelativeToTheFileThatNamesThem) {
     resolve_cluster(scenario.at("other"), {catalogue_folder()});
     FAIL() << "a missing file was accepted";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidInput);
+    EXPECT_EQ(error.code(), ErrorCode::NotFound);
     EXPECT_THAT(error.what(), HasSubstr("scenario.yaml:2: other: "));
     EXPECT_THAT(error.what(), HasSubstr("absent.yaml: no such file"));
   }
@@ -196,7 +196,7 @@ TEST(ResolveCluster, BrokenLawsNameTheFileAndEveryTerm) {
   EXPECT_EQ(complaint(with("rails: 8", "rails: 9")),
             "test.yaml:10: fabric.rails: 9 is not in 1..nics 8");
   EXPECT_EQ(complaint(with("  link_latency", "  switch_ports: 16\n  link_latency")),
-            "test.yaml:12: fabric.nodes_per_leaf: a leaf has nodes_per_leaf 16 * 1 NICs of 400 "
+            "test.yaml:11: fabric.nodes_per_leaf: a leaf has nodes_per_leaf 16 * 1 NICs of 400 "
             "Gb/s and 16 uplinks: 32 "
             "ports of 400 Gb/s, but a switch has 16");
 }

@@ -8,9 +8,9 @@
 
 namespace foresail {
 
-/// The file that the scalar `node` names, relative to the file in which it stands. Throws
-/// Error{InvalidInput} with file, line and key of `node` if it cannot be read: it is there that a
-/// name was mistyped; and as Yaml::parse does, with the other file's line, if it is no YAML.
+/// The file that the scalar `node` names, relative to the file in which it stands. Throws what
+/// read_file() does, behind file, line and key of `node`: it is there that a name was mistyped; and
+/// what Yaml::parse() does, with the other file's line.
 Yaml load_referenced(const Yaml& node);
 /// Where that file is.
 std::filesystem::path referenced_path(const Yaml& node);
