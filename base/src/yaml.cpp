@@ -1,6 +1,7 @@
 #include "foresail/base/yaml.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cmath>
 #include <numeric>
 #include <set>
+#include <sstream>
 
 #include "foresail/base/error.h"
 #include "foresail/base/quantity.h"
@@ -118,21 +120,40 @@ void check_nesting(std::string_view text, const std::string& name) {
   }
 }
 
-// Where the marker before the second document stands: the first "---" after a line with content.
-int second_document_line(std::string_view text) {
-  int line = 1;
-  bool has_content = false;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view row = text.substr(0, end);
-    const bool is_marker = row.starts_with("---") && (row.size() == 3 || row[3] == ' ');
-    if (is_marker && has_content) return line;
-    const std::size_t first = row.find_first_not_of(" \t\r");
-    has_content = has_content || is_marker || (first != row.npos && row[first] != '#');
-    text.remove_prefix(std::min(end + 1, text.size()));
-    ++line;
+// Refuses what stands behind the first document, which YAML::Load leaves unread; YAML::LoadAll of
+// yaml-cpp 0.7 does not end on some of it.
+class OneDocument : public YAML::EventHandler {
+ public:
+  explicit OneDocument(const std::string& name) : name_(name) {}
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (++count_ == 1) return;
+    throw Error(ErrorCode::InvalidInput,
+                fmt::format("{}:{}: a second YAML document; a file holds one", name_,
+                            std::max(0, mark.line) + 1));
   }
-  return 1;
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+ private:
+  const std::string& name_;
+  int count_ = 0;
+};
+
+void check_documents(std::string_view text, const std::string& name) {
+  std::istringstream stream{std::string(text)};
+  YAML::Parser parser(stream);
+  OneDocument handler(name);
+  while (parser.HandleNextDocument(handler)) {
+  }
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -204,13 +225,8 @@ Yaml Yaml::load(const std::filesystem::path& path) {
 Yaml Yaml::parse(std::string_view text, const std::string& name) {
   check_nesting(text, name);
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.size() > 1) {
-      throw Error(ErrorCode::InvalidInput,
-                  fmt::format("{}:{}: a second YAML document; a file holds one", name,
-                              second_document_line(text)));
-    }
-    const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
+    check_documents(text, name);
+    const YAML::Node root = YAML::Load(std::string(text));
     std::size_t count = 0;
     check_tree(root, 0, count, name);
     auto tree = std::make_shared<Tree>(Tree{name});

@@ -159,16 +159,17 @@ TEST(Conditions, WhatTheStepIsOverTooSoonToMeetIsSaid) {
             "scenario.yaml", "{tp: 2, dp: 4}"));
   const Answer made = answer(scenario);
   ASSERT_TRUE(made.result.has_value());
-  EXPECT_THAT(made.result->notes,
-              IsSupersetOf({StartsWith("the fault link_down of node0.nic1 at 1 h never happened: "),
-                            StartsWith("the traffic ring at 2 h never happened: "),
-                            StartsWith("the start of job other.yaml at 3 h never happened: ")}));
+  EXPECT_THAT(
+      made.result->notes,
+      IsSupersetOf({StartsWith("the fault link_down of node0.nic1 at 3600 s never happened: "),
+                    StartsWith("the traffic ring at 7200 s never happened: "),
+                    StartsWith("the start of job other.yaml at 10800 s never happened: ")}));
   EXPECT_THAT(made.result->notes, Not(Contains(HasSubstr("gpu_slow"))));
   EXPECT_EQ(made.result->network.at("other_jobs")[0].at("rounds"), 0);
   SimulateOptions options;
   options.conditions = &scenario.conditions;
   EXPECT_THAT(explain_step(scenario.plan, options).evidence,
-              Contains(StartsWith("the fault link_down of node0.nic1 at 1 h never happened: ")));
+              Contains(StartsWith("the fault link_down of node0.nic1 at 3600 s never happened: ")));
 }
 
 TEST(Seeds, TheDistributionDoesNotDependOnThreads) {
