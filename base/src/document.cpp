@@ -1,16 +1,14 @@
 #include "foresail/base/document.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <sstream>
 
 #include "foresail/base/error.h"
+#include "foresail/base/output_files.h"
 
 namespace foresail {
 namespace {
@@ -58,49 +56,9 @@ Document parse_json(std::string_view text, const std::string& name) {
 }
 
 void write_file(const std::filesystem::path& path, std::string_view text) {
-  const auto fail = [&](const char* what) {
-    throw Error(ErrorCode::Io,
-                fmt::format("{}: cannot {}: {}", path.string(), what, std::strerror(errno)));
-  };
-  // Where a link points to; what is there and no regular file (a device, a pipe) is written in
-  // place.
-  std::error_code nothing;
-  const std::filesystem::path target = std::filesystem::is_symlink(path, nothing)
-                                           ? std::filesystem::weakly_canonical(path, nothing)
-                                           : path;
-  const bool is_special = std::filesystem::exists(target, nothing) &&
-                          !std::filesystem::is_regular_file(target, nothing) &&
-                          !std::filesystem::is_directory(target, nothing);
-  if (is_special) {
-    std::ofstream out(target, std::ios::binary);
-    out.write(text.data(), static_cast<std::streamsize>(text.size()));
-    out.flush();
-    if (!out) fail("write");
-    return;
-  }
-  std::filesystem::path temporary = target;
-  temporary += fmt::format(".{}.part", ::getpid());
-  {
-    std::ofstream out(temporary, std::ios::binary);
-    if (!out) fail("write");
-    out.write(text.data(), static_cast<std::streamsize>(text.size()));
-    out.flush();
-    if (!out) {
-      const int saved = errno;
-      std::error_code ignored;
-      std::filesystem::remove(temporary, ignored);
-      errno = saved;
-      fail("write");
-    }
-  }
-  std::error_code problem;
-  std::filesystem::rename(temporary, target, problem);
-  if (problem) {
-    std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
-    throw Error(ErrorCode::Io,
-                fmt::format("{}: cannot replace: {}", path.string(), problem.message()));
-  }
+  OutputFiles files;
+  files.add(path, text);
+  files.commit();
 }
 
 std::string read_file(const std::filesystem::path& path) {

@@ -1,6 +1,7 @@
 #include "foresail/base/yaml.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cmath>
 #include <numeric>
 #include <set>
+#include <sstream>
 
 #include "foresail/base/error.h"
 #include "foresail/base/quantity.h"
@@ -44,6 +46,18 @@ std::size_t utf8_length(std::string_view text) {
   return is_overlong || is_beyond ? 0 : length;
 }
 
+// A control character (C0, DEL, C1) other than line breaks and tabs of long texts; keys have none.
+bool has_control(std::string_view text, std::string_view allowed) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if ((byte < 0x20 || byte == 0x7f) && allowed.find(text[i]) == allowed.npos) return true;
+    if (byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
     const std::size_t length = utf8_length(text);
@@ -59,12 +73,19 @@ void check_tree(const YAML::Node& node, int depth, std::size_t& count, const std
     throw Error(ErrorCode::InvalidInput,
                 fmt::format("{}:{}: nested too deeply or too large", file, node.Mark().line + 1));
   }
-  if (node.IsScalar() && !is_utf8(node.Scalar())) {
+  const auto refuse = [&](const YAML::Node& where, const char* what) {
     throw Error(ErrorCode::InvalidInput,
-                fmt::format("{}:{}: text that is not UTF-8", file, node.Mark().line + 1));
+                fmt::format("{}:{}: {}", file, where.Mark().line + 1, what));
+  };
+  if (node.IsScalar() && !is_utf8(node.Scalar())) refuse(node, "text that is not UTF-8");
+  if (node.IsScalar() && has_control(node.Scalar(), "\n\t")) {
+    refuse(node, "text with a control character");
   }
   if (node.IsMap()) {
     for (const auto& entry : node) {
+      if (entry.first.IsScalar() && has_control(entry.first.Scalar(), "")) {
+        refuse(entry.first, "a key with a control character");
+      }
       check_tree(entry.first, depth + 1, count, file);
       check_tree(entry.second, depth + 1, count, file);
     }
@@ -96,6 +117,42 @@ void check_nesting(std::string_view text, const std::string& name) {
     if (open > kDepthMax || markers > 4096 || indent > 4096) {
       throw Error(ErrorCode::InvalidInput, fmt::format("{}:{}: nested too deeply", name, line));
     }
+  }
+}
+
+// Refuses what stands behind the first document, which YAML::Load leaves unread; YAML::LoadAll of
+// yaml-cpp 0.7 does not end on some of it.
+class OneDocument : public YAML::EventHandler {
+ public:
+  explicit OneDocument(const std::string& name) : name_(name) {}
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (++count_ == 1) return;
+    throw Error(ErrorCode::InvalidInput,
+                fmt::format("{}:{}: a second YAML document; a file holds one", name_,
+                            std::max(0, mark.line) + 1));
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+ private:
+  const std::string& name_;
+  int count_ = 0;
+};
+
+void check_documents(std::string_view text, const std::string& name) {
+  std::istringstream stream{std::string(text)};
+  YAML::Parser parser(stream);
+  OneDocument handler(name);
+  while (parser.HandleNextDocument(handler)) {
   }
 }
 
@@ -168,6 +225,7 @@ Yaml Yaml::load(const std::filesystem::path& path) {
 Yaml Yaml::parse(std::string_view text, const std::string& name) {
   check_nesting(text, name);
   try {
+    check_documents(text, name);
     const YAML::Node root = YAML::Load(std::string(text));
     std::size_t count = 0;
     check_tree(root, 0, count, name);

@@ -130,8 +130,10 @@ void keep_input(const std::string& input, const std::vector<std::string>& output
   }
 }
 
-void answer(const Common& common, const Document& document, const std::string& text) {
-  if (!common.report_file.empty()) write_file(common.report_file, text);
+void answer(const Common& common, const Document& document, const std::string& text,
+            OutputFiles files) {
+  if (!common.report_file.empty()) files.add(common.report_file, text);
+  files.commit();
   const std::string shown = common.is_json ? document.dump(2) + "\n" : text;
   std::fwrite(shown.data(), 1, shown.size(), stdout);
   std::fflush(stdout);

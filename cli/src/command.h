@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "foresail/base/document.h"
+#include "foresail/base/output_files.h"
 #include "foresail/program/profile.h"
 #include "foresail/scenarios/scenario.h"
 #include "foresail/scenarios/simulate.h"
@@ -23,6 +24,9 @@ inline constexpr int kOk = 0;
 inline constexpr int kFailedRun = 1;
 inline constexpr int kBadInput = 2;
 inline constexpr int kInfeasible = 3;
+
+/// Largest size of a cluster that --gpus takes.
+inline constexpr int kGpusMax = 1 << 22;
 
 /// Options that commands share.
 struct Common {
@@ -60,7 +64,8 @@ sim::TraceRanks parse_trace_ranks(const std::string& text, int ranks);
 void keep_input(const std::string& input, const std::vector<std::string>& outputs);
 
 /// Prints the document (--json) or the text to standard output, and writes --report.
-void answer(const Common& common, const Document& document, const std::string& text);
+void answer(const Common& common, const Document& document, const std::string& text,
+            OutputFiles files = {});
 
 /// Progress and remarks for people, on standard error; silent under --quiet.
 void remark(const Common& common, const std::string& text);

@@ -67,8 +67,9 @@ int run(const Options& options) {
   }
   const program::Program program = scenarios::lower_verified(plan);
   const std::string program_text = program::to_text(program);
-  if (!options.program_file.empty()) write_file(options.program_file, program_text);
-  planner::save_plan(plan, options.output);
+  OutputFiles files;
+  if (!options.program_file.empty()) files.add(options.program_file, program_text);
+  files.add(options.output, to_yaml(planner::to_document(plan)));
   const scenarios::Conditions& met = scenario.conditions;
   if (met.jitter.sigma > 0 || !met.faults.empty() || !met.traffic.empty() || !met.jobs.empty()) {
     remark(options.common, "jitter, faults, traffic and other jobs are no part of a Plan");
@@ -78,7 +79,8 @@ int run(const Options& options) {
   document["program_digest"] = program::program_digest(program);
   answer(options.common, document,
          fmt::format("{}plan {}\nplan digest    {}\nprogram digest {}\n", memory_table(feasibility),
-                     options.output, plan.digest(), program::program_digest(program)));
+                     options.output, plan.digest(), program::program_digest(program)),
+         std::move(files));
   return kOk;
 }
 

@@ -17,22 +17,19 @@ struct Options {
   int seeds = 1;
 };
 
-void write_trace(const std::string& path, const scenarios::Answer& answer) {
-  if (path.ends_with(".perfetto.json")) {
-    write_file(path, report::to_perfetto(answer.program, answer.trace));
-  } else {
-    write_file(path, program::to_document(answer.trace).dump() + "\n");
-  }
+std::string trace_text(const std::string& path, const scenarios::Answer& answer) {
+  if (path.ends_with(".perfetto.json")) return report::to_perfetto(answer.program, answer.trace);
+  return program::to_document(answer.trace).dump() + "\n";
 }
 
 // One line per link, for a spreadsheet.
-void write_links(const std::string& path, const std::vector<sim::LinkLoad>& links) {
+std::string links_text(const std::vector<sim::LinkLoad>& links) {
   std::string text = "link,carried_bytes,utilisation,sharers_max,limiting_s\n";
   for (const sim::LinkLoad& link : links) {
     text += fmt::format("{},{},{:.9g},{},{:.9g}\n", link.name, link.carried.count(),
                         link.utilisation, link.sharers_max, to_seconds(link.limiting));
   }
-  write_file(path, text);
+  return text;
 }
 
 int run(const Options& options) {
@@ -59,8 +56,10 @@ int run(const Options& options) {
     answer(options.common, document, "infeasible\n" + scenarios::reasons(made.feasibility));
     return kInfeasible;
   }
-  if (!options.common.trace_file.empty()) write_trace(options.common.trace_file, made);
-  if (!options.links_file.empty()) write_links(options.links_file, made.links);
+  OutputFiles files;
+  const std::string& trace_file = options.common.trace_file;
+  if (!trace_file.empty()) files.add(trace_file, trace_text(trace_file, made));
+  if (!options.links_file.empty()) files.add(options.links_file, links_text(made.links));
   Document document = report::to_document(*made.result);
   std::string text = report::to_text(*made.result);
   if (options.seeds > 1) {
@@ -69,7 +68,7 @@ int run(const Options& options) {
     document["seeds"] = scenarios::to_document(seeds);
     text += scenarios::to_text(seeds);
   }
-  answer(options.common, document, text);
+  answer(options.common, document, text, std::move(files));
   return made.feasibility.is_feasible() ? kOk : kInfeasible;
 }
 

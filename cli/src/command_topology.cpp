@@ -133,7 +133,8 @@ int import(const Options& options) {
                                            made.device.name));
   }
   for (const std::string& text : imported.remarks) remark(options.common, text);
-  write_file(options.output, cluster_file(imported, cluster, source.filename().string()));
+  OutputFiles files;
+  files.add(options.output, cluster_file(imported, cluster, source.filename().string()));
   Document document = {{"name", name},
                        {"nodes", imported.nodes},
                        {"devices", made.nodes * made.node.devices},
@@ -144,14 +145,15 @@ int import(const Options& options) {
   answer(options.common, document,
          fmt::format("{}: {} nodes of {} {}, {} switches; written to {}\n", name, made.nodes,
                      made.node.devices, made.device.name, imported.graph.switches.size(),
-                     options.output));
+                     options.output),
+         std::move(files));
   return kOk;
 }
 
 void add_cluster(CLI::App& command, Options& options) {
   command.add_option("cluster", options.cluster, "catalogue name or file")->required();
   command.add_option("--gpus", options.gpus, "size, instead of the file's own")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, kGpusMax));
 }
 
 void add_import(CLI::App& command, Options& options) {

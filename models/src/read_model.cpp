@@ -3,6 +3,8 @@
 #include <system_error>
 
 #include "foresail/base/error.h"
+#include "foresail/base/reference.h"
+#include "foresail/base/yaml_name.h"
 #include "foresail/models/model.h"
 #include "hugging_face.h"
 #include "shape.h"
@@ -63,7 +65,7 @@ Model read_over(const Yaml& node, Model model) {
                    "vocab", "activation", "norm", "positions", "max_positions", "tied_embeddings",
                    "biases", "dropout", "block", "attention", "window"});
   forget_derived(node, model);
-  if (const auto name = node.find("name")) model.name = name->as_string();
+  if (const auto name = node.find("name")) model.name = read_name(*name);
   model.layers = small_integer(node, "layers", model.layers);
   model.hidden = integer(node, "hidden", model.hidden);
   model.heads = small_integer(node, "heads", model.heads);
@@ -116,7 +118,7 @@ Model resolve_model(const Yaml& node, const std::vector<std::filesystem::path>& 
   }
   const std::string text = node.as_string();
   if (is_path(text)) {
-    return read_model(Yaml::load(std::filesystem::path(node.file()).parent_path() / text));
+    return read_model(load_referenced(node));
   }
   std::string looked;
   for (const std::filesystem::path& folder : search) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "foresail/base/error.h"
+#include "foresail/base/reference.h"
 #include "foresail/planner/schedule.h"
 #include "foresail/planner/schedule_order.h"
 
@@ -223,8 +224,7 @@ WrittenSchedule read_written_schedule(const Yaml& node) {
   if (node.find("order") || node.find("stage_map")) {
     file->fail("stands beside order or stage_map, which the file holds");
   }
-  const auto folder = std::filesystem::path(node.file()).parent_path();
-  const Yaml root = Yaml::load(folder / file->as_string());
+  const Yaml root = load_referenced(*file);
   root.allow_only({"foresail_schedule", "stage_map", "order"});
   root.at("foresail_schedule").as_integer(1, 1);
   return read_orders(root);

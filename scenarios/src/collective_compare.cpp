@@ -18,6 +18,9 @@ using topologies::Cluster;
 constexpr double kCliff = 1.3;
 constexpr double kSame = 0.002;  // mean log difference below which two predictions are one
 constexpr int kCollisionDraws = 8;
+constexpr int kStartUpParts = 64;
+constexpr std::size_t kRemarksMax = 10;
+constexpr double kAboveLinks = 1.02;  // two digits of a log
 
 struct Change {
   const char* name;
@@ -123,6 +126,76 @@ void add_collisions(const Cluster& cluster, const SweepOptions& options,
   found.push_back(std::move(best));
 }
 
+// A constant beyond the prediction at every size: the one with the least error. Between two sizes'
+// own differences the error is smooth, so each such interval is searched.
+Hypothesis slow_start_up(const std::vector<double>& base, const std::vector<double>& measured) {
+  Hypothesis found;
+  found.name = "slow_startup";
+  const auto with = [&](double constant) {
+    std::vector<double> times = base;
+    for (double& time : times) time += constant;
+    return times;
+  };
+  std::vector<double> knots = {0};
+  for (std::size_t i = 0; i < base.size(); ++i) knots.push_back(measured[i] - base[i]);
+  std::erase_if(knots, [](double knot) { return knot < 0; });
+  std::ranges::sort(knots);
+  double best = 0;
+  found.error = error_of(base, measured);
+  for (std::size_t k = 0; k < knots.size(); ++k) {
+    const double next = k + 1 < knots.size() ? knots[k + 1] : knots[k];
+    for (int part = 0; part < kStartUpParts; ++part) {
+      const double constant = knots[k] + (next - knots[k]) * part / kStartUpParts;
+      const double error = error_of(with(constant), measured);
+      if (error >= found.error) continue;
+      found.error = error;
+      best = constant;
+    }
+  }
+  found.time_us = with(best);
+  found.description = fmt::format("slow start-up: +{:.1f} us on every size", best);
+  return found;
+}
+
+// Up to kRemarksMax of one kind, then how many more.
+void add_remarks(const std::vector<LogRemark>& found, const char* form,
+                 std::vector<std::string>& remarks) {
+  for (std::size_t i = 0; i < std::min(found.size(), kRemarksMax); ++i) {
+    remarks.push_back(fmt::format(fmt::runtime(form), found[i].line, found[i].text));
+  }
+  if (found.size() > kRemarksMax) {
+    remarks.push_back(fmt::format("... and {} lines more like that", found.size() - kRemarksMax));
+  }
+}
+
+std::vector<std::string> remarks_of(const CollectiveLog& log, const Cluster& cluster,
+                                    Operation operation) {
+  std::vector<std::string> remarks;
+  add_remarks(log.skipped, "skipped line {}: {}", remarks);
+  add_remarks(log.corruption, "the log reports wrong results: data corruption (line {}: {})",
+              remarks);
+  if (log.operation && *log.operation != operation) {
+    remarks.push_back(fmt::format("the log is of {}, the prediction of {} (--op)",
+                                  to_string(*log.operation), to_string(operation)));
+  }
+  const double most = bus_bandwidth_max(cluster, operation);
+  double highest = 0;
+  Bytes size;
+  for (const LogRow& row : log.rows) {
+    const double bus = static_cast<double>(row.size.count()) / (1000 * row.time_us) *
+                       bus_factor(operation, cluster.device_count());
+    if (bus > highest) size = row.size;
+    highest = std::max(highest, bus);
+  }
+  if (most > 0 && highest > kAboveLinks * most) {
+    remarks.push_back(
+        fmt::format("bus bandwidth at {} bytes, {:.1f} GB/s, is above what any link of the cluster "
+                    "allows ({:.1f} GB/s): another cluster, another operation, or a damaged log",
+                    size.count(), highest, most));
+  }
+  return remarks;
+}
+
 // Where links take less than a third of the predicted time, latency rules; from two thirds on,
 // bandwidth.
 std::vector<Difference> differences_of(const Sweep& predicted,
@@ -160,6 +233,29 @@ void find_cliff(const std::vector<double>& measured, Comparison& comparison) {
 
 }  // namespace
 
+double bus_bandwidth_max(const Cluster& cluster, Operation operation) {
+  const bool is_all_reduce = operation == Operation::AllReduce;
+  const topologies::NodeSpec& node = cluster.node();
+  const double nodes = cluster.options().nodes;
+  if (nodes < 2) {
+    return (is_all_reduce ? 2 : 1) * cluster.device().nvlink.bytes_per_second() / 1e9;
+  }
+  const double nic = node.nic_bandwidth.bytes_per_second() / 1e9;
+  switch (operation) {
+    case Operation::AllReduce:
+      return 2 * node.nics * nic;
+    case Operation::Broadcast:
+      return node.nics * nic;
+    case Operation::SendRecv:
+      return nic * std::max(1.0, static_cast<double>(node.nics) / node.devices);
+    case Operation::AllGather:
+    case Operation::ReduceScatter:
+    case Operation::AllToAll:
+      break;
+  }
+  return nodes / (nodes - 1) * node.nics * nic;
+}
+
 bool Comparison::is_as_expected() const {
   return error <= kFits;
 }
@@ -176,11 +272,6 @@ Comparison compare_log(const CollectiveLog& log, const Cluster& cluster,
                 fmt::format("{}: {} ranks, but the cluster has {} GPUs (--gpus)", log.file,
                             log.ranks, cluster.device_count()));
   }
-  if (log.operation && *log.operation != options.operation) {
-    throw Error(ErrorCode::InvalidInput,
-                fmt::format("{}: a log of {}, not of {} (--op)", log.file,
-                            to_string(*log.operation), to_string(options.operation)));
-  }
   Comparison comparison;
   comparison.log = log;
   SweepOptions at = options;
@@ -195,6 +286,7 @@ Comparison compare_log(const CollectiveLog& log, const Cluster& cluster,
   comparison.error = error_of(base, measured);
   comparison.differences = differences_of(comparison.predicted, measured);
   find_cliff(measured, comparison);
+  comparison.remarks = remarks_of(log, cluster, options.operation);
   for (const Change& change : changes_of(comparison.predicted)) {
     Hypothesis hypothesis;
     hypothesis.time_us = predict(change, cluster, at);
@@ -205,6 +297,7 @@ Comparison compare_log(const CollectiveLog& log, const Cluster& cluster,
     comparison.hypotheses.push_back(std::move(hypothesis));
   }
   if (cluster.options().nodes > 1) add_collisions(cluster, at, measured, comparison.hypotheses);
+  comparison.hypotheses.push_back(slow_start_up(base, measured));
   for (Hypothesis& hypothesis : comparison.hypotheses) {
     hypothesis.is_effective = error_of(hypothesis.time_us, base) > kSame;
   }
@@ -232,11 +325,17 @@ std::string rows_text(const Comparison& comparison) {
   return text;
 }
 
+// "12.3 %", or from 100 % on "x 3.4".
+std::string off_text(double error) {
+  return error < 1 ? fmt::format("{:.1f} %", 100 * error)
+                   : fmt::format("x {:.3g}", std::exp(error));
+}
+
 std::string verdict_of(const Comparison& comparison) {
   if (comparison.has_explanation()) {
     const Hypothesis& best = comparison.hypotheses.front();
-    std::string text = fmt::format("fits best: {} ({:.1f} % off; as described {:.1f} %)\n",
-                                   best.description, 100 * best.error, 100 * comparison.error);
+    std::string text = fmt::format("fits best: {} ({} off; as described {})\n", best.description,
+                                   off_text(best.error), off_text(comparison.error));
     for (std::size_t i = 1; i < comparison.hypotheses.size(); ++i) {
       const Hypothesis& other = comparison.hypotheses[i];
       if (!other.is_effective || error_of(other.time_us, best.time_us) > kSame) continue;
@@ -245,18 +344,20 @@ std::string verdict_of(const Comparison& comparison) {
     return text;
   }
   if (comparison.is_as_expected()) {
-    return fmt::format("as expected of this cluster ({:.1f} % off)\n", 100 * comparison.error);
+    return fmt::format("as expected of this cluster ({} off)\n", off_text(comparison.error));
   }
   return fmt::format(
-      "nothing fits: as described {:.1f} % off, and no single change comes within "
-      "{:.0f} %\n",
-      100 * comparison.error, 100 * kFits);
+      "nothing fits: as described {} off, and no single change comes within {:.0f} %\n",
+      off_text(comparison.error), 100 * kFits);
 }
 
 }  // namespace
 
 std::string to_text(const Comparison& comparison) {
-  std::string text = rows_text(comparison) + "\nmeasured over predicted time\n";
+  std::string text;
+  for (const std::string& remark : comparison.remarks) text += remark + "\n";
+  if (!text.empty()) text += "\n";
+  text += rows_text(comparison) + "\nmeasured over predicted time\n";
   for (const Difference& part : comparison.differences) {
     if (part.sizes == 0) continue;
     text += fmt::format("  {:<10} {:>5.2f}  ({} sizes)\n", part.part, part.ratio, part.sizes);
@@ -267,9 +368,9 @@ std::string to_text(const Comparison& comparison) {
                     comparison.cliff.count(), comparison.cliff_ratio);
   }
   text += "\nmean error of each change, simulated on the same cluster\n";
-  text += fmt::format("  {:>6.1f} %  {:<18} {}\n", 100 * comparison.error, "as_described", "");
+  text += fmt::format("  {:>8}  {}\n", off_text(comparison.error), "as_described");
   for (const Hypothesis& hypothesis : comparison.hypotheses) {
-    text += fmt::format("  {:>6.1f} %  {:<18} {}{}\n", 100 * hypothesis.error, hypothesis.name,
+    text += fmt::format("  {:>8}  {:<18} {}{}\n", off_text(hypothesis.error), hypothesis.name,
                         hypothesis.description,
                         hypothesis.is_effective ? "" : " (changes nothing here)");
   }
@@ -294,14 +395,19 @@ Document to_document(const Comparison& comparison) {
     rows.push_back(
         {{"size", row.size.count()}, {"time_us", row.time_us}, {"busbw", row.bus_bandwidth}});
   }
-  Document document = {{"log", comparison.log.file},
-                       {"measured", rows},
-                       {"predicted", to_document(comparison.predicted)},
-                       {"error", comparison.error},
-                       {"differences", differences},
-                       {"hypotheses", hypotheses},
-                       {"as_expected", comparison.is_as_expected()},
-                       {"explained_by", Document()}};
+  Document skipped = Document::array();
+  for (const LogRemark& line : comparison.log.skipped) {
+    skipped.push_back({{"line", line.line}, {"reason", line.text}});
+  }
+  Document remarks = Document::array();
+  for (const std::string& remark : comparison.remarks) remarks.push_back(remark);
+  Document document = {
+      {"log", comparison.log.file}, {"skipped", skipped},
+      {"remarks", remarks},         {"has_wrong_results", !comparison.log.corruption.empty()},
+      {"measured", rows},           {"predicted", to_document(comparison.predicted)},
+      {"error", comparison.error},  {"differences", differences},
+      {"hypotheses", hypotheses},   {"as_expected", comparison.is_as_expected()},
+      {"explained_by", Document()}};
   if (comparison.cliff.count() > 0) {
     document["cliff"] = {{"size", comparison.cliff.count()}, {"ratio", comparison.cliff_ratio}};
   }

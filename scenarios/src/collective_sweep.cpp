@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -22,6 +23,8 @@ using topologies::Cluster;
 
 constexpr double kMessageBaseUs = 8.4;  // NCCL's Simple
 constexpr std::size_t kSizesMax = 1000;
+constexpr double kFactorMax = 1e6;
+constexpr double kSizeMax = 1125899906842624.0;  // 1 PiB
 
 Collective collective_of(Operation operation) {
   switch (operation) {
@@ -253,6 +256,30 @@ std::string bound_of(const Run& run) {
   return run.busiest.find(".nic") != std::string::npos ? "NIC" : "NVLink";
 }
 
+// What point-to-point operations would ignore in silence.
+void check_choices(const SweepOptions& options) {
+  using topologies::Algorithm;
+  using topologies::Protocol;
+  const topologies::NcclOptions& nccl = options.network.nccl;
+  std::string why;
+  if (options.operation == Operation::SendRecv) {
+    const bool is_pairwise =
+        nccl.algorithm == Algorithm::Auto || nccl.algorithm == Algorithm::Pairwise;
+    const bool is_simple = nccl.protocol == Protocol::Auto || nccl.protocol == Protocol::Simple;
+    if (!is_pairwise) {
+      why = fmt::format("sendrecv by algorithm {}: it is pairwise", to_string(nccl.algorithm));
+    } else if (!is_simple) {
+      why = fmt::format("sendrecv by protocol {}: it is simple", to_string(nccl.protocol));
+    } else if (nccl.channels > 0) {
+      why = "sendrecv over a number of channels: each pair has one";
+    }
+  } else if (options.operation == Operation::AllToAll && nccl.protocol == Protocol::Ll128) {
+    why = "all_to_all by protocol ll128: it is simple or ll";
+  }
+  if (why.empty()) return;
+  throw Error(ErrorCode::InvalidInput, fmt::format("NCCL has no {} (network.nccl)", why));
+}
+
 }  // namespace
 
 double bus_factor(Operation operation, int ranks) {
@@ -281,6 +308,7 @@ Sweep sweep(const Cluster& cluster, const SweepOptions& options) {
   FORESAIL_EXPECT(options.seeds >= 1);
   FORESAIL_EXPECT(options.groups >= 1);
   check(cluster, options);
+  check_choices(options);
   const int devices = options.devices > 0 ? options.devices : cluster.device_count();
   Sweep result;
   result.operation = options.operation;
@@ -322,50 +350,49 @@ Sweep sweep(const Cluster& cluster, const SweepOptions& options) {
 
 std::vector<Bytes> sizes_between(Bytes min, Bytes max, double factor) {
   if (min.count() < 1 || max < min) {
-    throw Error(ErrorCode::InvalidInput,
-                fmt::format("sizes from {} to {} bytes: none", min.count(), max.count()));
+    throw Error(
+        ErrorCode::InvalidInput,
+        fmt::format("sizes from {} to {} bytes: none (--min, --max)", min.count(), max.count()));
   }
-  if (!(factor > 1)) throw Error(ErrorCode::InvalidInput, "the factor must be greater than 1");
+  if (!(factor > 1 && factor <= kFactorMax)) {
+    throw Error(ErrorCode::InvalidInput,
+                fmt::format("--factor: {:g} is not above 1 and at most {:g}", factor, kFactorMax));
+  }
   std::vector<Bytes> sizes;
   auto size = static_cast<double>(min.count());
   while (size <= static_cast<double>(max.count())) {
     const auto count = static_cast<std::int64_t>(size);
     if (sizes.empty() || count > sizes.back().count()) sizes.emplace_back(count);
     if (sizes.size() > kSizesMax) {
-      throw Error(ErrorCode::InvalidInput, "the factor gives more than 1000 sizes");
+      throw Error(ErrorCode::InvalidInput, "--factor: gives more than 1000 sizes");
     }
     size *= factor;
   }
   return sizes;
 }
 
-Bytes parse_size(const std::string& text) {
-  std::size_t used = 0;
-  double value = 0;
-  try {
-    value = std::stod(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
+Bytes parse_size(const std::string& text, const std::string& option) {
+  static const std::string kUnits = "KMGTP";
+  const std::size_t end = text.find_first_not_of("0123456789.");
+  const std::string digits = text.substr(0, end);
+  std::string unit = end == std::string::npos ? "" : text.substr(end);
+  unit.erase(0, unit.find_first_not_of(' '));
+  double bytes = -1;
+  const auto [used, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), bytes);
+  if (problem != std::errc() || used != digits.data() + digits.size()) bytes = -1;
+  if (const std::size_t power = kUnits.find(unit.empty() ? '?' : unit.front());
+      power != std::string::npos) {
+    bytes = std::ldexp(bytes, 10 * (static_cast<int>(power) + 1));
+    unit.erase(0, 1);
+    if (!unit.empty() && unit != "B" && unit != "iB") bytes = -1;
+  } else if (!unit.empty() && unit != "B") {
+    bytes = -1;
   }
-  std::string unit = used == 0 ? "?" : text.substr(used);
-  unit.erase(0, unit.find_first_not_of(' ') == std::string::npos ? unit.size()
-                                                                 : unit.find_first_not_of(' '));
-  static const std::map<std::string, double> kUnits = {{"", 1},
-                                                       {"B", 1},
-                                                       {"K", 1024.0},
-                                                       {"KB", 1024.0},
-                                                       {"KiB", 1024.0},
-                                                       {"M", 1048576.0},
-                                                       {"MB", 1048576.0},
-                                                       {"MiB", 1048576.0},
-                                                       {"G", 1073741824.0},
-                                                       {"GB", 1073741824.0},
-                                                       {"GiB", 1073741824.0}};
-  const auto known = kUnits.find(unit);
-  const double bytes = known == kUnits.end() ? -1 : value * known->second;
-  if (!(bytes >= 1 && bytes <= 1e15)) {
+  if (!(bytes >= 1 && bytes <= kSizeMax) || std::floor(bytes) != bytes) {
     throw Error(ErrorCode::InvalidInput,
-                fmt::format("\"{}\" is no size such as 8, 512K, 1MiB or 16G", text));
+                fmt::format("{}: \"{}\" is no size such as 8, 512K, 1MiB, 16G or 2T (whole bytes, "
+                            "1 to 1P)",
+                            option, text));
   }
   return Bytes(static_cast<std::int64_t>(bytes));
 }

@@ -10,13 +10,6 @@ namespace {
 
 constexpr std::int64_t kElementBytes = 4;  // float
 
-// Elements that one rank sends (all_gather, all_to_all: to each) or receives (reduce_scatter).
-std::int64_t count_of(Operation operation, Bytes size, int ranks) {
-  const bool is_shared = operation == Operation::AllGather ||
-                         operation == Operation::ReduceScatter || operation == Operation::AllToAll;
-  return size.count() / kElementBytes / (is_shared ? ranks : 1);
-}
-
 const char* reduction_of(Operation operation) {
   const bool reduces = operation == Operation::AllReduce || operation == Operation::ReduceScatter;
   return reduces ? "sum" : "none";
@@ -34,11 +27,17 @@ std::string row_text(const Sweep& sweep, const SweepPoint& point) {
       fmt::format("{}  {:5.2f}  {:5.2f}      0", time_text(to_seconds(point.time) * 1e6),
                   point.algorithm_bandwidth, point.bus_bandwidth);
   return fmt::format("{:>12}  {:>12}  {:>8}  {:>6}  {:>6}  {}  {}\n", point.size.count(),
-                     count_of(sweep.operation, point.size, sweep.ranks), "float",
+                     element_count(sweep.operation, point.size, sweep.ranks), "float",
                      reduction_of(sweep.operation), -1, measured, measured);
 }
 
 }  // namespace
+
+std::int64_t element_count(Operation operation, Bytes size, int ranks) {
+  const bool is_shared = operation == Operation::AllGather ||
+                         operation == Operation::ReduceScatter || operation == Operation::AllToAll;
+  return size.count() / kElementBytes / (is_shared ? ranks : 1);
+}
 
 std::string to_text(const Sweep& sweep) {
   std::string text = fmt::format(
@@ -77,7 +76,7 @@ Document to_document(const Sweep& sweep) {
   Document rows = Document::array();
   for (const SweepPoint& point : sweep.points) {
     rows.push_back({{"size", point.size.count()},
-                    {"count", count_of(sweep.operation, point.size, sweep.ranks)},
+                    {"count", element_count(sweep.operation, point.size, sweep.ranks)},
                     {"type", "float"},
                     {"redop", reduction_of(sweep.operation)},
                     {"time_us", to_seconds(point.time) * 1e6},

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "foresail/base/error.h"
+#include "foresail/base/quantity.h"
 #include "foresail/base/rng.h"
 
 namespace foresail::scenarios {
@@ -104,6 +105,23 @@ program::Placement on_nodes(const std::vector<int>& nodes, int per_node, int ran
 }
 
 }  // namespace
+
+std::vector<std::string> unmet(const Conditions& conditions, Duration end) {
+  std::vector<std::string> notes;
+  const auto note = [&](const std::string& what, Duration at) {
+    if (at < end) return;
+    notes.push_back(fmt::format("{} at {} never happened: the step ends at {}", what, to_text(at),
+                                to_text(end)));
+  };
+  for (const sim::Fault& fault : conditions.faults) {
+    note(fmt::format("the fault {} of {}", to_string(fault.kind), fault.target), fault.at);
+  }
+  for (const sim::Traffic& traffic : conditions.traffic) {
+    note(fmt::format("the traffic {}", to_string(traffic.pattern)), traffic.at);
+  }
+  for (const OtherJob& job : conditions.jobs) note("the start of job " + job.name, job.at);
+  return notes;
+}
 
 std::vector<int> read_numbers(const Yaml& node, int end) {
   std::vector<int> numbers;

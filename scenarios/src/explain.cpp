@@ -256,6 +256,9 @@ Explanation explain_step(const Plan& plan, const SimulateOptions& options) {
   });
   add_wiring(plan, explanation.evidence);
   if (base.failure.empty()) {
+    for (std::string& note : unmet(inquiry.conditions(), base.iteration)) {
+      explanation.evidence.push_back(std::move(note));
+    }
     add_critical_path(inquiry, base, explanation.evidence);
     add_slow_units(inquiry, base, explanation.evidence);
     add_collisions(base, explanation.evidence);

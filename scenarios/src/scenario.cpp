@@ -7,6 +7,7 @@
 #include <set>
 
 #include "foresail/base/error.h"
+#include "foresail/base/reference.h"
 #include "foresail/scenarios/predict.h"
 
 namespace foresail::scenarios {
@@ -48,8 +49,7 @@ std::vector<OtherJob> read_jobs(const Yaml& node, const planner::Plan& mine, int
     if (depth > 0) file.fail("a job of another scenario has no other jobs itself");
     OtherJob job;
     job.name = file.as_string();
-    const fs::path path = fs::path(item.file()).parent_path() / job.name;
-    job.plan = read_scenario(Yaml::load(path), depth + 1).plan;
+    job.plan = read_scenario(load_referenced(file), depth + 1).plan;
     if (job.plan.cluster != mine.cluster) file.fail("has another cluster");
     const planner::Feasibility feasibility = planner::check(job.plan);
     if (!feasibility.broken.empty()) file.fail(feasibility.broken.front().message);

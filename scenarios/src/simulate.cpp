@@ -111,6 +111,24 @@ Document network_document(const Plan& plan, const sim::StepOutcome& outcome) {
   return network;
 }
 
+Document jobs_document(const Conditions& met, const sim::StepOutcome& outcome) {
+  FORESAIL_EXPECT(outcome.rounds.size() == met.jobs.size());
+  Document jobs = Document::array();
+  for (std::size_t j = 0; j < met.jobs.size(); ++j) {
+    jobs.push_back({{"job", met.jobs[j].name},
+                    {"at_s", to_seconds(met.jobs[j].at)},
+                    {"repeats", met.jobs[j].repeats},
+                    {"rounds", outcome.rounds[j]}});
+  }
+  return jobs;
+}
+
+void add_conditions(const Conditions& met, const sim::StepOutcome& outcome,
+                    report::StepResult& result) {
+  if (!met.jobs.empty()) result.network["other_jobs"] = jobs_document(met, outcome);
+  for (std::string& note : unmet(met, outcome.iteration)) result.notes.push_back(std::move(note));
+}
+
 bool is_hashed(const sim::SimulatorOptions& options) {
   return options.fidelity == sim::Fidelity::Flow &&
          (options.network.routing == topologies::Routing::Ecmp ||
@@ -217,6 +235,7 @@ Answer simulate(const Plan& plan, const SimulateOptions& options) {
   result.breakdown =
       report::break_down(answer.program, sim::make_trace(answer.program, outcome, ranks));
   result.network = network_document(plan, outcome);
+  if (options.conditions != nullptr) add_conditions(*options.conditions, outcome, result);
   if (outcome.collided_links > 0 && is_hashed(simulator)) {
     const Duration ideal =
         without_collisions(plan, answer.program, cluster, simulator, options.conditions);

@@ -141,7 +141,8 @@ TransferPlan Network::all_to_all(const PairBytes& bytes, std::span<const DeviceI
   const NcclCost cost = choose(Collective::AllToAll, Bytes(1), shape_of(group), nccl);
   const topologies::NcclSpec& fitted = cluster_.device().nccl;
   plan.latency =
-      duration_from_seconds(1e-6 * (fitted.launch_us + fitted.latency_factor * cost.latency_us));
+      duration_from_seconds(1e-6 * (fitted.launch_us + fitted.latency_factor * cost.latency_us)) +
+      delay_of(cost, group);
   return plan;
 }
 

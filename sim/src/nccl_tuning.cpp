@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "foresail/base/error.h"
+#include "nccl_rules.h"
 
 namespace foresail::sim {
 namespace {
@@ -56,9 +57,8 @@ constexpr std::array<PerScale, 4> kTreePerChannel = {
 constexpr std::array<PerScale, 4> kNvlsTreePerChannel = {
     {{26.5, 18.5, 10}, {24, 23.6, 17.8}, {0, 57.7, 45.5}, {0, 96, 80}}};
 constexpr std::array<double, 4> kNvlsEfficiency = {0, 0, 0.85, 0.74};
-// Channels that NVLS uses (src/transport/nvls.cc), and its heads (NCCL_MAX_NVLS_ARITY).
+// Channels that NVLS uses (src/transport/nvls.cc),.
 constexpr std::array<int, 4> kNvlsChannels = {0, 0, 16, 32};
-constexpr int kNvlsHeadsMax = 32;
 constexpr double kNvlsChunk = 131072;
 
 // Of a tree's bandwidth, by log2(bytes / 64).
@@ -68,6 +68,7 @@ constexpr std::array<std::array<double, kCorrections>, 3> kTreeCorrection = {{
     {1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1},
     {.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9},
 }};
+constexpr double kPeersPerBatch = 8;
 constexpr double kRingPlateau = 1.4;
 constexpr double kRingPlateauBeforeAmpere = 1.9;
 
@@ -123,41 +124,6 @@ const Latencies& latencies_of(Algorithm algorithm) {
   return kRing;
 }
 
-bool has_nvls(const NcclShape& shape) {
-  return row_of(shape.generation) >= row_of(Generation::Hopper) && shape.has_nvlink &&
-         shape.ranks_per_node() > 2;
-}
-
-bool is_offered(Collective kind, Algorithm algorithm, Protocol protocol, const NcclShape& shape) {
-  const bool is_simple = protocol == Protocol::Simple;
-  if (protocol == Protocol::Ll128 && shape.ranks_per_node() > 1 && !shape.has_nvlink) return false;
-  if (protocol == Protocol::Ll128 && shape.nodes > 1 && !shape.gpudirect) return false;
-  switch (algorithm) {
-    case Algorithm::Ring:
-      return kind != Collective::AllToAll;
-    case Algorithm::Tree:
-      return kind == Collective::AllReduce;
-    case Algorithm::Nvls:
-      return is_simple && shape.nodes == 1 && has_nvls(shape) &&
-             (kind == Collective::AllReduce ||
-              (is_gather_or_scatter(kind) && shape.ranks <= kNvlsHeadsMax));
-    case Algorithm::NvlsTree:
-      return is_simple && shape.nodes > 1 && has_nvls(shape) && kind == Collective::AllReduce &&
-             shape.ranks_per_node() <= kNvlsHeadsMax;
-    case Algorithm::Hierarchical:
-      return is_simple && shape.nodes > 1 && shape.ranks_per_node() > 1 &&
-             (kind == Collective::AllReduce || is_gather_or_scatter(kind));
-    case Algorithm::Pat:
-      return is_simple && shape.nodes > 1 && shape.nodes == shape.ranks &&
-             is_gather_or_scatter(kind);
-    case Algorithm::Pairwise:
-      return kind == Collective::AllToAll && protocol != Protocol::Ll128;
-    case Algorithm::Auto:
-      break;
-  }
-  return false;
-}
-
 struct StepCosts {
   double base, intra, inter;
 };
@@ -204,7 +170,7 @@ double latency_of(Collective kind, Algorithm algorithm, std::size_t protocol,
       return costs.base + log_nodes * costs.inter / 3.5 + 2.8 * shape.ranks;
     case Algorithm::Pairwise: {
       // Batches of eight peers; a batch waits for its slowest (src/enqueue.cc: work batches).
-      const double batches = std::ceil((shape.ranks - 1) / 8.0);
+      const double batches = std::ceil((shape.ranks - 1) / kPeersPerBatch);
       return costs.base + batches * (shape.nodes > 1 ? costs.inter : costs.intra);
     }
     case Algorithm::Hierarchical: {
@@ -223,6 +189,26 @@ double latency_of(Collective kind, Algorithm algorithm, std::size_t protocol,
       break;
   }
   return ring_latency(kind, protocol, shape);
+}
+
+// Steps one after the other that cross from node to node, as latency_of() counts them.
+double steps_between(Collective kind, Algorithm algorithm, const NcclShape& shape) {
+  if (shape.nodes == 1) return 0;
+  switch (algorithm) {
+    case Algorithm::Tree:
+    case Algorithm::NvlsTree:
+      return 2 * log2_floor(shape.nodes);
+    case Algorithm::Pat:
+      return log2_floor(shape.nodes);
+    case Algorithm::Pairwise:
+      return std::ceil((shape.ranks - 1) / kPeersPerBatch);
+    case Algorithm::Auto:
+    case Algorithm::Nvls:
+    case Algorithm::Ring:
+    case Algorithm::Hierarchical:
+      break;
+  }
+  return (kind == Collective::AllReduce ? 2.0 : 1.0) * (shape.nodes - 1);
 }
 
 double ring_bus(std::size_t protocol, const NcclShape& shape, const ChannelGraph& graph) {
@@ -388,7 +374,7 @@ std::optional<NcclCost> nccl_cost(Collective kind, Algorithm algorithm, Protocol
   FORESAIL_EXPECT(shape.ranks > 1);
   FORESAIL_EXPECT(shape.nodes >= 1);
   FORESAIL_EXPECT(protocol != Protocol::Auto);
-  if (!is_offered(kind, algorithm, protocol, shape)) return std::nullopt;
+  if (refusal(kind, algorithm, protocol, shape) != nullptr) return std::nullopt;
   const std::size_t p = index_of(protocol);
   const ChannelGraph graph = find_channels(shape);
   const auto size = static_cast<double>(bytes.count());
@@ -397,6 +383,7 @@ std::optional<NcclCost> nccl_cost(Collective kind, Algorithm algorithm, Protocol
   cost.protocol = protocol;
   cost.channels = graph.channels;
   cost.latency_us = latency_of(kind, algorithm, p, shape);
+  cost.steps_between = steps_between(kind, algorithm, shape);
   const bool is_half = algorithm == Algorithm::Tree || algorithm == Algorithm::Pat;
   const double ratio = is_half ? 0.5 : shape.ranks / steps_of(kind, shape.ranks);
   cost.bandwidth = ratio * bus_of(kind, algorithm, p, shape, graph);
@@ -425,8 +412,27 @@ std::optional<NcclCost> nccl_cost(Collective kind, Algorithm algorithm, Protocol
   return cost;
 }
 
+namespace {
+
+// Why the options leave nothing: of the algorithm asked, else of what the collective always has.
+const char* reason_of(Collective kind, const NcclShape& shape,
+                      const topologies::NcclOptions& options) {
+  Algorithm algorithm = options.algorithm;
+  if (algorithm == Algorithm::Auto) {
+    algorithm = kind == Collective::AllToAll ? Algorithm::Pairwise : Algorithm::Ring;
+  }
+  const Protocol protocol =
+      options.protocol == Protocol::Auto ? Protocol::Simple : options.protocol;
+  const char* const why = refusal(kind, algorithm, protocol, shape);
+  return why == nullptr ? "nvls is off" : why;
+}
+
+}  // namespace
+
 NcclCost choose(Collective kind, Bytes bytes, const NcclShape& shape,
                 const topologies::NcclOptions& options) {
+  NcclShape told = shape;
+  if (shape.told_latency_us >= 0) told.nic_latency_us = shape.told_latency_us;
   // Hierarchical is no algorithm of NCCL's: only on request. Order: as NCCL compares.
   static constexpr std::array kOffered = {
       Algorithm::Tree, Algorithm::Ring,     Algorithm::Nvls,        Algorithm::NvlsTree,
@@ -441,7 +447,7 @@ NcclCost choose(Collective kind, Bytes bytes, const NcclShape& shape,
     if (is_nvls && !options.nvls) continue;
     for (const Protocol protocol : kProtocols) {
       if (options.protocol != Protocol::Auto && options.protocol != protocol) continue;
-      const std::optional<NcclCost> cost = nccl_cost(kind, algorithm, protocol, bytes, shape);
+      const std::optional<NcclCost> cost = nccl_cost(kind, algorithm, protocol, bytes, told);
       if (cost && (!best || cost->time_us(bytes) < best->time_us(bytes))) best = cost;
     }
   }
@@ -449,11 +455,11 @@ NcclCost choose(Collective kind, Bytes bytes, const NcclShape& shape,
     throw Error(
         ErrorCode::InvalidInput,
         fmt::format("NCCL has no {} by algorithm {} and protocol {} among {} ranks on {} "
-                    "nodes of these GPUs{} (network.nccl)",
+                    "nodes of these GPUs: {} (network.nccl)",
                     to_string(kind), to_string(options.algorithm), to_string(options.protocol),
-                    shape.ranks, shape.nodes, options.nvls ? "" : " without nvls"));
+                    shape.ranks, shape.nodes, reason_of(kind, shape, options)));
   }
-  return *best;
+  return *nccl_cost(kind, best->algorithm, best->protocol, bytes, shape);
 }
 
 }  // namespace foresail::sim

@@ -6,6 +6,7 @@
 
 #include "foresail/base/error.h"
 #include "foresail/base/rng.h"
+#include "path_latency.h"
 #include "pfc_rule.h"
 
 namespace foresail::sim {
@@ -140,7 +141,12 @@ TransferPlan Network::message(DeviceId from, DeviceId to, Bytes bytes) {
     plan.latency = microseconds(cluster_.device().nccl.latency_factor *
                                 (is_between ? kMessageBetweenUs + nic : kMessageInsideUs));
   }
-  if (known.hops > 0) plan.latency += (known.hops + 1) * cluster_.options().fabric.link_latency;
+  if (known.hops > 0 && pace_.fitted) {
+    plan.latency += (known.hops + 1) * cluster_.options().fabric.link_latency;
+  } else if (is_between) {
+    const Duration way = path_latency(cluster_, from, to).value_or(kTabledPath);
+    plan.latency += std::max(Duration{}, way - kTabledPath);
+  }
   return plan;
 }
 
@@ -210,6 +216,7 @@ NcclShape Network::shape_of(const CollectiveGroup& group) const {
   shape.nics = std::max(1, static_cast<int>(nics.size()));
   shape.nic = slowest_edge(true) / 1e9;
   shape.nic_latency_us = to_seconds(node.nic_latency) * 1e6;
+  if (node.nccl_latency) shape.told_latency_us = to_seconds(*node.nccl_latency) * 1e6;
   return shape;
 }
 
@@ -328,6 +335,18 @@ TransferPlan Network::fitted_collective(Collective kind, Bytes bytes, Collective
   return alone(tree) < alone(ring) ? tree : ring;
 }
 
+// What cables and switches add to NCCL's steps. Not in training steps, whose replicas are folded by
+// the hops of their messages alone.
+Duration Network::delay_of(const NcclCost& cost, const CollectiveGroup& group) {
+  if (pace_.fitted || cost.steps_between <= 0) return {};
+  const auto [known, is_new] = step_delays_.try_emplace(group.connection);
+  if (is_new) known->second = step_delay(cluster_, group);
+  const bool is_ring =
+      cost.algorithm == Algorithm::Ring || cost.algorithm == Algorithm::Hierarchical;
+  const Duration step = is_ring ? known->second.ring : known->second.slowest;
+  return std::llround(cost.steps_between) * step;
+}
+
 TransferPlan Network::tuned_collective(Collective kind, Bytes bytes, CollectiveGroup& group) {
   const NcclShape shape = shape_of(group);
   const NcclCost cost = choose(kind, bytes, shape, options_.nccl);
@@ -340,7 +359,8 @@ TransferPlan Network::tuned_collective(Collective kind, Bytes bytes, CollectiveG
   plan.protocol = cost.protocol;
   plan.channels = cost.channels;
   plan.amount *= wire_factor(cost.protocol);
-  plan.latency = microseconds(fitted.launch_us + fitted.latency_factor * cost.latency_us);
+  plan.latency = microseconds(fitted.launch_us + fitted.latency_factor * cost.latency_us) +
+                 delay_of(cost, group);
   const auto size = static_cast<double>(bytes.count());
   if (bytes.count() <= kLatencyOnlyBytes) {
     plan.copies = microseconds(size / (1000 * cost.bandwidth));

@@ -108,5 +108,38 @@ TEST(Yaml, MutatedInputIsReadOrRefusedNeverMore) {
   }
 }
 
+TEST(Yaml, ASecondDocumentIsRefused) {
+  const auto complaint = [](const std::string& text) -> std::string {
+    try {
+      Yaml::parse(text, "f");
+    } catch (const Error& problem) {
+      return problem.what();
+    }
+    return "accepted";
+  };
+  const std::string refusal = ": a second YAML document; a file holds one";
+  EXPECT_EQ(complaint("a: 1\n---\nb: 2\n"), "f:2" + refusal);
+  EXPECT_EQ(complaint("# head\n---\na: 1\n...\n--- \nb: 2\n"), "f:5" + refusal);
+  EXPECT_EQ(complaint("---\na: 1\n...\n"), "accepted");
+  EXPECT_EQ(complaint("%YAML 1.2\n---\na: \"--- b\"\n"), "accepted");
+  EXPECT_EQ(complaint(""), "accepted");
+}
+
+TEST(Yaml, ControlCharactersAreRefusedWithTheirLine) {
+  const auto complaint = [](const std::string& text) -> std::string {
+    try {
+      Yaml::parse(text, "f");
+    } catch (const Error& problem) {
+      return problem.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(complaint("a: 1\nb: \"\\e[31mred\"\n"), "f:2: text with a control character");
+  EXPECT_EQ(complaint("a: \"\\0\"\n"), "f:1: text with a control character");
+  EXPECT_EQ(complaint("a: \"\\x9b\"\n"), "f:1: text with a control character");
+  EXPECT_EQ(complaint("\"a\\tb\": 1\n"), "f:1: a key with a control character");
+  EXPECT_EQ(complaint("a: |\n  two\n  lines\nb: \"a\\tb\"\n"), "accepted");
+}
+
 }  // namespace
 }  // namespace foresail

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include "foresail/base/document.h"
@@ -75,11 +76,73 @@ TEST(CollectiveCommand, BadInputGivesOneClearMessageAndStatusTwo) {
         {"--cluster selene --gpus 16 --nccl-algo nvls --max 1K", "NCCL has no all_reduce"},
         {"--cluster selene --gpus 1", "two devices"},
         {"--cluster selene --gpus 16 --compare " + garbage.string(), "no line is a row"},
+        {"--cluster selene --gpus 16 --min 0", "--min: \"0\" is no size"},
+        {"--cluster selene --gpus 16 --min 1e3", "--min: \"1e3\" is no size"},
+        {"--cluster selene --gpus 16 --max 1.5", "--max: \"1.5\" is no size"},
+        {"--cluster selene --gpus 16 --factor inf", "--factor: inf"},
+        {"--cluster selene --gpus 16 --factor 1e308", "--factor: 1e+308"},
+        {"--cluster selene --gpus 16 --factor 1", "--factor: 1 is not above 1"},
+        {"--cluster selene --gpus 0", "--gpus: Value 0 not in range"},
+        {"--fold off", "--fold"},
+        {"--trace x.json", "--trace"},
+        {"--trace-ranks all", "--trace-ranks"},
+        {"--cluster selene --gpus 16 --op all_gather --max 8", "--max: too small for 16 ranks"},
+        {"--cluster selene --gpus 16 --op all_gather --nccl-algo pat", "one GPU per node"},
+        {"--cluster selene --gpus 16 --op sendrecv --nccl-algo tree", "it is pairwise"},
         {"--cluster selene --gpus 16 --compare /does/not/exist", "/does/not/exist"}}) {
     const Outcome outcome = collective(arguments);
     EXPECT_EQ(outcome.status, 2) << arguments << outcome.out;
     EXPECT_THAT(outcome.out, HasSubstr(message)) << arguments;
   }
+}
+
+TEST(CollectiveCommand, RowsThatTheRanksCannotShareAreNotPrinted) {
+  const Outcome outcome =
+      collective("--cluster selene --gpus 16 --op all_gather --max 128 --json --nccl-algo ring");
+  ASSERT_EQ(outcome.status, 0) << outcome.out;
+  const Document rows = Document::parse(outcome.out)["rows"];
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0]["size"], 64);
+  EXPECT_EQ(rows[0]["count"], 1);
+}
+
+TEST(CollectiveCommand, ALogGivesTheRanksAndMinAndMaxChooseItsRows) {
+  const fs::path log = scratch("ranks.log");
+  const Outcome table =
+      collective("--cluster h200_roce_bf3 --gpus 32 --min 1K --max 1G --factor 32");
+  std::ofstream(log) << table.out << "8 2 float sum -1 nan 0 0 0 nan 0 0 0\n";
+  const std::string same = "--cluster h200_roce_bf3 --compare " + log.string();
+  const Outcome outcome = collective(same);
+  ASSERT_EQ(outcome.status, 0) << outcome.out;
+  EXPECT_THAT(outcome.out, HasSubstr("--gpus 32: the log's ranks"));
+  EXPECT_THAT(outcome.out, HasSubstr(": its time is nan"));
+  EXPECT_THAT(outcome.out, HasSubstr("as expected of this cluster (0.0 % off)"));
+  const Outcome some = collective(same + " --min 1M --max 32M --json --quiet");
+  ASSERT_EQ(some.status, 0) << some.out;
+  EXPECT_EQ(Document::parse(some.out)["measured"].size(), 2u);
+  EXPECT_EQ(Document::parse(some.out)["skipped"].size(), 1u);
+  for (const auto& [arguments, message] :
+       {std::pair<std::string, std::string>{" --factor 2", "--factor: the sizes are the log's"},
+        {" --min 2G", "no row from 2147483648"},
+        {" --gpus 16", "32 ranks, but the cluster has 16 GPUs"}}) {
+    const Outcome refused = collective(same + arguments);
+    EXPECT_EQ(refused.status, 2) << arguments;
+    EXPECT_THAT(refused.out, HasSubstr(message)) << arguments;
+  }
+}
+
+TEST(CollectiveCommand, LinkLatencyOfASecondIsFelt) {
+  const fs::path file = scratch("far.yaml");
+  std::ifstream own(FORESAIL_CLUSTERS "/h200_roce_bf3.yaml");
+  std::string text((std::istreambuf_iterator<char>(own)), std::istreambuf_iterator<char>());
+  const std::size_t at = text.find("link_latency: 1 us");
+  ASSERT_NE(at, std::string::npos);
+  std::ofstream(file) << text.replace(at, 18, "link_latency: 1 s");
+  const Outcome outcome = collective("--cluster " + file.string() +
+                                     " --gpus 16 --op all_gather --min 1M --max 1M --json");
+  ASSERT_EQ(outcome.status, 0) << outcome.out;
+  // Two nodes on one leaf: one step between nodes, over two cables.
+  EXPECT_NEAR(Document::parse(outcome.out)["rows"][0]["time_us"].get<double>(), 2e6, 1e3);
 }
 
 }  // namespace

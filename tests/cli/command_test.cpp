@@ -69,6 +69,25 @@ TEST(Command, InfeasibleIsStatusThreeWithReasonsAndWritesNothing) {
   EXPECT_FALSE(fs::exists(plan));
 }
 
+TEST(Command, ACommandThatFailsLeavesNoneOfItsFiles) {
+  const fs::path in = scratch("command_outputs");
+  fs::remove_all(in);
+  fs::create_directories(in);
+  const std::string file = scenario(kLegal).string();
+  const std::string absent = (in / "absent" / "x").string();
+  for (const std::string& arguments :
+       {"simulate " + file + " --trace " + (in / "t.json").string() + " --links " + absent,
+        "simulate " + file + " --trace " + (in / "t.json").string() + " --report " + absent,
+        "plan " + file + " --program " + (in / "p.txt").string() + " -o " + absent,
+        "plan " + file + " -o " + (in / "p.yaml").string() + " --report " + absent}) {
+    const Outcome outcome = foresail(arguments);
+    EXPECT_NE(outcome.status, 0) << arguments;
+    EXPECT_THAT(outcome.error, HasSubstr(absent + ": cannot write")) << arguments;
+    EXPECT_TRUE(outcome.out.empty()) << arguments;
+    EXPECT_TRUE(fs::is_empty(in)) << arguments;
+  }
+}
+
 TEST(Command, WrongInputIsStatusTwoWithFileLineAndKey) {
   const Outcome outcome = foresail("simulate " + scenario("{tp: 2, dpp: 4}").string());
   EXPECT_EQ(outcome.status, 2);

@@ -27,6 +27,9 @@ TEST(PublishedCollectives, BlindTablesStayWithinWhatWasReached) {
   std::vector<double> large;
   std::vector<double> small;
   for (const TableErrors& table : errors) {
+    std::vector<double> all = table.large;
+    all.insert(all.end(), table.small.begin(), table.small.end());
+    EXPECT_LE(mean_magnitude(all), 0.25) << table.id;
     EXPECT_LE(mean_magnitude(table.large), 0.25) << table.id;
     if (table.is_fitted) continue;
     large.insert(large.end(), table.large.begin(), table.large.end());
@@ -34,7 +37,7 @@ TEST(PublishedCollectives, BlindTablesStayWithinWhatWasReached) {
   }
   EXPECT_EQ(large.size(), 69u);
   EXPECT_LE(mean_magnitude(large), 0.15);
-  EXPECT_LE(mean_magnitude(small), 0.305);
+  EXPECT_LE(mean_magnitude(small), 0.30);
 }
 
 TEST(PublishedCollectives, TheFittedConstantsAreThoseOfTheCatalogue) {

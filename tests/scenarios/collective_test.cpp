@@ -17,7 +17,6 @@
 namespace foresail::scenarios {
 namespace {
 
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using topologies::Algorithm;
 using topologies::Cluster;
@@ -90,11 +89,21 @@ TEST(Sizes, AreReadAsNcclTestsDoes) {
   EXPECT_EQ(parse_size("8"), 8_B);
   EXPECT_EQ(parse_size("512K"), 512_KiB);
   EXPECT_EQ(parse_size("16GiB"), 16_GiB);
-  for (const char* wrong : {"", "K", "-1", "8X", "1e30"}) {
+  EXPECT_EQ(parse_size("1.5K"), Bytes(1536));
+  EXPECT_EQ(parse_size("2T"), 2048_GiB);
+  EXPECT_EQ(parse_size("2 TiB"), 2048_GiB);
+  EXPECT_EQ(parse_size("1P").count(), std::int64_t{1} << 50);
+  for (const char* wrong :
+       {"", "K", "-1", "8X", "1e30", "1e3", "0", "1.5", "2P", "inf", "nan", "8 8", "1iB", "0x8"}) {
     EXPECT_THROW(parse_size(wrong), Error) << wrong;
   }
+  for (const double factor : {1.0, 0.5, -2.0, 1e308, HUGE_VAL, std::nan("")}) {
+    EXPECT_THROW(sizes_between(8_B, 64_B, factor), Error) << factor;
+  }
+  EXPECT_EQ(element_count(Operation::AllGather, 1_KiB, 16), 16);
+  EXPECT_EQ(element_count(Operation::AllGather, 8_B, 16), 0);
+  EXPECT_EQ(element_count(Operation::AllReduce, 8_B, 16), 2);
   EXPECT_EQ(sizes_between(8_B, 64_B, 2).size(), 4u);
-  EXPECT_THROW(sizes_between(8_B, 64_B, 1), Error);
   EXPECT_THROW(sizes_between(64_B, 8_B, 2), Error);
 }
 
@@ -144,25 +153,63 @@ TEST(NcclTestsLog, GarbageGivesOneClearError) {
       FAIL() << garbage;
     } catch (const Error& problem) {
       EXPECT_EQ(problem.code(), ErrorCode::InvalidInput);
-      EXPECT_THAT(problem.what(), AnyOf(HasSubstr("x.log: no line is a row of nccl-tests"),
-                                        HasSubstr("x.log:1: a damaged row of nccl-tests")));
+      EXPECT_THAT(problem.what(), HasSubstr("x.log: no line is a row of nccl-tests"));
     }
   }
 }
 
-TEST(NcclTestsLog, DamagedRowsAreRefusedWithTheirLine) {
-  const std::string good = "8 2 float sum -1 45.06 0.00 0.00 0 45.1 0.00 0.00 0\n";
-  for (const char* row :
-       {"16 4 float sum -1 nan 0.1 0.1 0", "16 4 float sum -1 -3 0.1 0.1 0",
-        "16 4 float sum -1 1e300 0.1 0.1 0", "0 0 float sum -1 45 0.1 0.1 0",
-        "16 4 float sum -1 45", "99999999999999999999999 4 float sum -1 45 0.1 0.1 0"}) {
+TEST(NcclTestsLog, DamagedRowsAreSkippedWithTheirLineAndReason) {
+  const std::string good = "1048576 262144 float sum -1 123.2 8.51 15.95 0 121.3 8.64 16.21 0\n";
+  for (const auto& [damaged, reason] : {
+           std::pair<std::string, std::string>{
+               "2097152 524288 float sum -1 nan 14.24 26.70 0 147.1 14.26 26.72 0", "time is nan"},
+           {"2097152 524288 float sum -1 -147 14.24 26.70 0 147.1 14.26 26.72 0", "time is -147"},
+           {"2097152 524288 float sum -1 0 14.24 26.70 0 147.1 14.26 26.72 0", "time is 0"},
+           {"2097152 524288 float sum -1 1e300 14.24 26.70 0 147.1 14.26 26.72 0", "1e300"},
+           {"2097152 524288 float sum -1 147.2 inf 26.70 0 147.1 14.26 26.72 0", "algbw is inf"},
+           {"2097152 524288 float sum -1 147.2 14.24 -1 0 147.1 14.26 26.72 0", "busbw is -1"},
+           {"2097152 524288 float sum -1 147.2 14.24 1e300 0 147.1 14.26 26.72 0",
+            "busbw is 1e300"},
+           {"2097152 524288 float sum -1 147.2 99.24 26.70 0 147.1 14.26 26.72 0", "size over its"},
+           {"0 0 float sum -1 147.2 0 0 0 147.1 0 0 0", "size is 0"},
+           {"-8 2 float sum -1 147.2 0 0 0 147.1 0 0 0", "size is -8"},
+           {"2305843009213693952 524288 float sum -1 147.2 14.24 26.70 0", "size is 23058"},
+           {"2097152 524288 float sum -1 147.2 14.24 26.70 0 147.1 14.26 26.72", "time is -1"},
+           {"2097152 524288 float sum -1 147.2 14.24 26.70 0 147.1", "time is -1"},
+           {"2097152 524288 float sum -1 147.2 14.24 26.70", "time is -1"},
+           {"2097152 524288 float sum 0 147.2 14.24 26.70", "time is 0"},
+           {"2097152 524288 float sum 2 147.2 14.24 26.70", "size over its"},
+           {"2097152 524288 float sum -1 147.2 14.2", "time is -1"},
+           {"2097152 524288 float sum -1 147.2", "cut short"},
+           {"2097152 524288 float", "cut short"},
+       }) {
+    const CollectiveLog log = parse_log("# head\n" + good + damaged + "\n", "x.log");
+    EXPECT_EQ(log.rows.size(), 1u) << damaged;
+    ASSERT_EQ(log.skipped.size(), 1u) << damaged;
+    EXPECT_EQ(log.skipped[0].line, 3) << damaged;
+    EXPECT_THAT(log.skipped[0].text, HasSubstr(reason)) << damaged;
     try {
-      parse_log(good + row, "x.log");
-      FAIL() << row;
+      parse_log(damaged, "x.log");
+      FAIL() << damaged;
     } catch (const Error& problem) {
-      EXPECT_THAT(problem.what(), HasSubstr("x.log:2: a damaged row")) << row;
+      EXPECT_EQ(problem.code(), ErrorCode::InvalidInput);
+      EXPECT_THAT(problem.what(), HasSubstr("line 1: ")) << damaged;
     }
   }
+}
+
+TEST(NcclTestsLog, WrongResultsAndRanksAreRead) {
+  const CollectiveLog log = parse_log(
+      "#  Rank  0 Group  0\n#  Rank  3 Group  0\n#  Rank  0 Group  0\n"
+      "1048576 262144 float sum -1 123.2 8.51 15.95 0 121.3 8.64 16.21 12\n"
+      "2097152 524288 float sum -1 147.2 14.24 26.70 N/A\n"
+      "4194304 1048576 float sum 300.0 13.98 26.2 4e-07 300.0 13.98 26.2 4e-07\n",
+      "x.log");
+  EXPECT_EQ(log.ranks, 4);
+  EXPECT_EQ(log.rows.size(), 3u);
+  ASSERT_EQ(log.corruption.size(), 1u);
+  EXPECT_EQ(log.corruption[0].line, 4);
+  EXPECT_EQ(log.corruption[0].text, "12 wrong values at 1048576 bytes");
 }
 
 TEST(NcclTestsLog, WhatIsPrintedIsReadBack) {
@@ -270,9 +317,85 @@ TEST(Compare, RefusesALogOfAnotherMachineOrOperation) {
   log.rows = {{1_MiB, 100, 10, 0}};
   log.ranks = 8;
   EXPECT_THROW(compare_log(log, cluster, {}), Error);
-  log.ranks = 16;
+}
+
+TEST(Compare, RemarksComeBeforeTheVerdict) {
+  const Cluster cluster(cluster_options("{name: selene, gpus: 16}"));
+  CollectiveLog log;
+  log.file = "x.log";
+  log.rows = {{1_MiB, 100, 10, 0}, {1_GiB, 1000, 0, 0}};  // 1.07 TB/s: NICs give 0.2
   log.operation = Operation::AllGather;
-  EXPECT_THROW(compare_log(log, cluster, {}), Error);
+  log.skipped = {{12, "its time is nan"}};
+  log.corruption = {{13, "5 wrong values at 8 bytes"}};
+  const Comparison comparison = compare_log(log, cluster, {});
+  EXPECT_THAT(comparison.remarks,
+              ::testing::ElementsAre(
+                  "skipped line 12: its time is nan",
+                  "the log reports wrong results: data corruption (line 13: 5 wrong values at 8 "
+                  "bytes)",
+                  "the log is of all_gather, the prediction of all_reduce (--op)",
+                  HasSubstr("above what any link of the cluster allows (400.0 GB/s)")));
+  const Document document = to_document(comparison);
+  EXPECT_EQ(document["skipped"][0]["line"], 12);
+  EXPECT_EQ(document["has_wrong_results"], true);
+  EXPECT_THAT(to_text(comparison), HasSubstr("x "));  // beyond 100 %: a factor
+  EXPECT_THAT(to_text(comparison), ::testing::Not(HasSubstr("nan %")));
+}
+
+TEST(Compare, LinksAllowWhatIsPredictedOnEveryOperation) {
+  for (const char* name :
+       {"{name: selene, gpus: 8}", "{name: h200_roce_bf3, gpus: 8}", "{name: selene, gpus: 16}",
+        "{name: h200_roce_bf3, gpus: 16}", "{name: selene, gpus: 64}"}) {
+    const Cluster cluster(cluster_options(name));
+    for (const Operation operation :
+         {Operation::AllReduce, Operation::AllGather, Operation::ReduceScatter,
+          Operation::Broadcast, Operation::AllToAll, Operation::SendRecv}) {
+      SweepOptions options;
+      options.operation = operation;
+      options.sizes = {16_GiB};
+      EXPECT_LE(sweep(cluster, options).points[0].bus_bandwidth,
+                bus_bandwidth_max(cluster, operation))
+          << name << to_string(operation);
+    }
+  }
+}
+
+TEST(Compare, FindsAConstantStartUp) {
+  const Cluster cluster(cluster_options("{name: h200_roce_bf3, gpus: 16}"));
+  CollectiveLog log = diagnosed(cluster, [](SweepOptions&) {}).log;
+  for (LogRow& row : log.rows) row.time_us += 250;
+  const Comparison comparison = compare_log(log, cluster, {});
+  EXPECT_EQ(comparison.hypotheses.front().name, "slow_startup") << to_text(comparison);
+  EXPECT_THAT(to_text(comparison), HasSubstr("fits best: slow start-up: +250."));
+  EXPECT_LT(comparison.hypotheses.front().error, 0.002);
+}
+
+TEST(Sweep, PointToPointRefusesWhatItWouldIgnore) {
+  const Cluster cluster(cluster_options("{name: selene, gpus: 16}"));
+  const auto complaint = [&](Operation operation, auto&& set) {
+    SweepOptions options;
+    options.operation = operation;
+    options.sizes = {1_MiB};
+    set(options.network.nccl);
+    try {
+      sweep(cluster, options);
+    } catch (const Error& problem) {
+      return std::string(problem.what());
+    }
+    return std::string();
+  };
+  using Nccl = topologies::NcclOptions;
+  EXPECT_THAT(complaint(Operation::SendRecv, [](Nccl& n) { n.algorithm = Algorithm::Tree; }),
+              HasSubstr("sendrecv by algorithm tree: it is pairwise"));
+  EXPECT_THAT(
+      complaint(Operation::SendRecv, [](Nccl& n) { n.protocol = topologies::Protocol::Ll; }),
+      HasSubstr("sendrecv by protocol ll"));
+  EXPECT_THAT(complaint(Operation::SendRecv, [](Nccl& n) { n.channels = 4; }),
+              HasSubstr("number of channels"));
+  EXPECT_THAT(
+      complaint(Operation::AllToAll, [](Nccl& n) { n.protocol = topologies::Protocol::Ll128; }),
+      HasSubstr("all_to_all by protocol ll128"));
+  EXPECT_EQ(complaint(Operation::SendRecv, [](Nccl& n) { n.algorithm = Algorithm::Pairwise; }), "");
 }
 
 }  // namespace

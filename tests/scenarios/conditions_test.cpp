@@ -7,6 +7,7 @@
 #include <set>
 
 #include "foresail/base/error.h"
+#include "foresail/report/result.h"
 #include "foresail/scenarios/explain.h"
 #include "foresail/scenarios/scenario.h"
 #include "foresail/scenarios/seeds.h"
@@ -16,8 +17,12 @@ namespace foresail::scenarios {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 // 16 GPUs of two nodes, with more lines.
 std::filesystem::path write(const std::string& more, const std::string& name = "scenario.yaml",
@@ -133,9 +138,38 @@ TEST(Jobs, RunBesideEachOtherOnDevicesOfTheirOwn) {
                           "scenario.yaml", "{tp: 2, dp: 4}");
   const Scenario scenario = load_scenario(mine);
   ASSERT_EQ(scenario.conditions.jobs.size(), 1u);
-  EXPECT_TRUE(answer(scenario).result.has_value());
+  const Answer made = answer(scenario);
+  ASSERT_TRUE(made.result.has_value());
+  const Document& jobs = made.result->network.at("other_jobs");
+  ASSERT_EQ(jobs.size(), 1u);
+  EXPECT_EQ(jobs[0].at("job"), "other.yaml");
+  EXPECT_GE(jobs[0].at("rounds").get<int>(), 1);  // the same job started at the same time
+  EXPECT_THAT(report::to_text(*made.result), HasSubstr("rounds"));
   write("placement: {first_device: 7}", "other.yaml", "{tp: 2, dp: 4}");
   EXPECT_THROW(load_scenario(mine), Error);  // device 7 has a job already
+}
+
+TEST(Conditions, WhatTheStepIsOverTooSoonToMeetIsSaid) {
+  write("placement: {first_device: 8}", "other.yaml", "{tp: 2, dp: 4}");
+  const Scenario scenario = load_scenario(
+      write("placement: packed\nfaults:\n  - {kind: link_down, target: node0.nic1, at: 1 h}\n"
+            "  - {kind: gpu_slow, target: node0.gpu1, factor: 0.5}\n"
+            "traffic: [{pattern: ring, devices: \"0-3\", bytes: 1 MiB, at: 2 h}]\n"
+            "jobs: [{scenario: other.yaml, at: 3 h}]",
+            "scenario.yaml", "{tp: 2, dp: 4}"));
+  const Answer made = answer(scenario);
+  ASSERT_TRUE(made.result.has_value());
+  EXPECT_THAT(
+      made.result->notes,
+      IsSupersetOf({StartsWith("the fault link_down of node0.nic1 at 3600 s never happened: "),
+                    StartsWith("the traffic ring at 7200 s never happened: "),
+                    StartsWith("the start of job other.yaml at 10800 s never happened: ")}));
+  EXPECT_THAT(made.result->notes, Not(Contains(HasSubstr("gpu_slow"))));
+  EXPECT_EQ(made.result->network.at("other_jobs")[0].at("rounds"), 0);
+  SimulateOptions options;
+  options.conditions = &scenario.conditions;
+  EXPECT_THAT(explain_step(scenario.plan, options).evidence,
+              Contains(StartsWith("the fault link_down of node0.nic1 at 3600 s never happened: ")));
 }
 
 TEST(Seeds, TheDistributionDoesNotDependOnThreads) {

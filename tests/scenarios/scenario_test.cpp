@@ -98,8 +98,16 @@ TEST(Scenario, ImpossibleValueIsRefused) {
 }
 
 TEST(Scenario, MissingFilesAndNamesAreRefused) {
-  EXPECT_THAT(refusal(ScenarioText().replace(2, "model: ./no_such_model.yaml")),
-              HasSubstr("no_such_model.yaml: no such file"));
+  EXPECT_THAT(
+      refusal(ScenarioText().replace(2, "model: ./no_such_model.yaml")),
+      AllOf(HasSubstr("_test.yaml:2: model: "), HasSubstr("no_such_model.yaml: no such file")));
+  EXPECT_THAT(
+      refusal(ScenarioText().replace(3, "cluster: ./no_such_cluster.yaml")),
+      AllOf(HasSubstr("_test.yaml:3: cluster: "), HasSubstr("no_such_cluster.yaml: no such file")));
+  EXPECT_THAT(refusal(ScenarioText().replace(
+                  4, "layout: {tp: 2, dp: 4, pp: 2, schedule: {file: no_such_order.yaml}}")),
+              AllOf(HasSubstr("_test.yaml:4: layout.schedule.file: "),
+                    HasSubstr("no_such_order.yaml: no such file")));
   EXPECT_THAT(refusal(ScenarioText().replace(2, "model: gpt9")), HasSubstr("gpt9"));
   EXPECT_THROW(load_scenario("/no/such/scenario.yaml"), Error);
 }

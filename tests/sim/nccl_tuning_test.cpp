@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <tuple>
+
 #include "foresail/base/error.h"
 
 namespace foresail::sim {
@@ -140,6 +143,43 @@ TEST(NcclTuning, OffersWhatNcclOffers) {
   EXPECT_FALSE(offers(Collective::AllReduce, Algorithm::Ring, Protocol::Ll128, bounced));
 }
 
+TEST(NcclTuning, ARefusalSaysTheRule) {
+  const auto complaint = [](Collective kind, Algorithm algorithm, Protocol protocol,
+                            const NcclShape& shape) {
+    topologies::NcclOptions options;
+    options.algorithm = algorithm;
+    options.protocol = protocol;
+    try {
+      choose(kind, 1_MiB, shape, options);
+    } catch (const Error& problem) {
+      return std::string(problem.what());
+    }
+    return std::string("offered");
+  };
+  NcclShape bounced = hopper(2);
+  bounced.gpudirect = false;
+  NcclShape ampere = hopper(1);
+  ampere.generation = Generation::Ampere;
+  using Case = std::tuple<Collective, Algorithm, Protocol, NcclShape, const char*>;
+  for (const auto& [kind, algorithm, protocol, shape, rule] : {
+           Case{Collective::AllGather, Algorithm::Pat, Protocol::Auto, hopper(4),
+                "PAT needs one GPU per node"},
+           Case{Collective::AllReduce, Algorithm::Pat, Protocol::Auto, hopper(4, 1),
+                "PAT is for all_gather and reduce_scatter"},
+           Case{Collective::AllReduce, Algorithm::Nvls, Protocol::Auto, hopper(4),
+                "NVLS is for one node alone"},
+           Case{Collective::AllReduce, Algorithm::Nvls, Protocol::Auto, ampere, "Hopper or later"},
+           Case{Collective::AllReduce, Algorithm::Nvls, Protocol::Ll, hopper(1), "Simple alone"},
+           Case{Collective::AllGather, Algorithm::Tree, Protocol::Auto, hopper(4),
+                "trees are for all_reduce"},
+           Case{Collective::AllReduce, Algorithm::Auto, Protocol::Ll128, bounced, "GPUDirect"},
+           Case{Collective::AllToAll, Algorithm::Ring, Protocol::Auto, hopper(4), "is pairwise"},
+       }) {
+    EXPECT_NE(complaint(kind, algorithm, protocol, shape).find(rule), std::string::npos)
+        << complaint(kind, algorithm, protocol, shape);
+  }
+}
+
 TEST(NcclTuning, UserSetAlgorithmAndProtocolOverride) {
   topologies::NcclOptions options;
   options.algorithm = Algorithm::Ring;
@@ -152,6 +192,22 @@ TEST(NcclTuning, UserSetAlgorithmAndProtocolOverride) {
   options = {};
   options.nvls = false;
   EXPECT_NE(choose(Collective::AllReduce, 1_GiB, hopper(1), options).algorithm, Algorithm::Nvls);
+}
+
+// What a plugin tells NCCL of its NIC sways the choice; the time is that of the NIC itself.
+TEST(NcclTuning, ToldLatencyChangesTheChoiceAlone) {
+  const NcclShape shape = hopper(4);
+  NcclShape told = shape;
+  told.told_latency_us = 75;
+  const Bytes size = 16_MiB;
+  const NcclCost usual = choose(Collective::AllReduce, size, shape, {});
+  const NcclCost swayed = choose(Collective::AllReduce, size, told, {});
+  EXPECT_NE(std::pair(usual.algorithm, usual.protocol),
+            std::pair(swayed.algorithm, swayed.protocol));
+  EXPECT_EQ(swayed.latency_us,
+            cost(Collective::AllReduce, swayed.algorithm, swayed.protocol, size, shape).latency_us);
+  told.told_latency_us = 0;
+  EXPECT_EQ(choose(Collective::AllReduce, size, told, {}).algorithm, usual.algorithm);
 }
 
 TEST(NcclTuning, TreeBandwidthFollowsTheCorrectionTable) {

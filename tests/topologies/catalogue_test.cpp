@@ -99,9 +99,10 @@ TEST(MegaScale, GrowsToTheRadixOfTheCore) {
     resolve_text("{name: megascale, gpus: 131080}");
     FAIL() << "65 pods on 64 ports were accepted";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "test.yaml:1: 16385 nodes need 65 pods below each core switch, but a switch has "
-                 "64 ports");
+    EXPECT_STREQ(
+        error.what(),
+        "test.yaml:1: gpus: 16385 nodes need 65 pods below each core switch, but a switch has "
+        "64 ports");
   }
 }
 

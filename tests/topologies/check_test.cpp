@@ -114,7 +114,8 @@ TEST(CheckWiring, MissingCablesAreToldOncePerPair) {
     EXPECT_DOUBLE_EQ(findings[0].bandwidth_lost, 1.0 / 8);
     EXPECT_THAT(findings[0].message, HasSubstr("leaf3 has 1 of 2 cables to spine1"));
   }
-  const auto both = check_graph(kRails, "{remove: \"leaf3->spine1\"}, {remove: \"leaf3->spine1\"}");
+  const auto both =
+      check_graph(kRails, "{remove: \"leaf3->spine1\"}, {remove: \"leaf3->spine1#1\"}");
   ASSERT_THAT(kinds(both), ElementsAre(FindingKind::MissingLink));
   EXPECT_DOUBLE_EQ(both[0].bandwidth_lost, 0.25);
 }

@@ -195,6 +195,32 @@ TEST(NcclTopology, OfMoreNicsThanGpusTheFarOnesAreLeftOut) {
   EXPECT_THAT(node.remarks, Contains("more NICs than GPUs: \"second\" is left out"));
 }
 
+TEST(NcclTopology, GarbageIsRefused) {
+  const auto of = [](const std::string& text) { return complaint(text, TopologyFormat::Nccl); };
+  const std::string gpu =
+      "<pci busid=\"a\" link_speed=\"32.0 GT/s PCIe\" link_width=\"16\">\n<gpu dev=\"0\" "
+      "sm=\"90\"/></pci>";
+  const auto in_cpu = [&](const std::string& more) {
+    return "<system>\n<cpu>" + gpu + "\n" + more + "</cpu></system>";
+  };
+  EXPECT_EQ(of(in_cpu("")), "accepted");
+  EXPECT_EQ(of(in_cpu("rubbish")), "f:4: not valid XML: text inside of an element");
+  EXPECT_EQ(of(in_cpu("") + "\nrubbish"), "f:5: not valid XML: text outside of elements");
+  EXPECT_EQ(of("<system><cpu>" + gpu + "</system></cpu>"),
+            "f:2: not valid XML: \"cpu\" is closed by \"system\"");
+  EXPECT_EQ(of(in_cpu("") + "<system/>"), "f:4: not valid XML: a second root, \"system\"");
+  EXPECT_EQ(of(in_cpu("<pci busid=\"b\">")), "f:4: not valid XML: \"pci\" is closed by \"cpu\"");
+  EXPECT_EQ(of("<system><cpu>"), "f:1: not valid XML: <cpu> is never closed");
+  EXPECT_THAT(of("<system><gpu dev=\"0\" sm=\"90\"/></system>"),
+              HasSubstr("\"gpu\" stands below <system>, where CPUs do"));
+  EXPECT_THAT(of(in_cpu("<pci busid=\"c\" link_width=\"wide\"/>")),
+              HasSubstr("f:4: pci \"c\": link_width \"wide\" is no number"));
+  EXPECT_THAT(of(in_cpu("<pci busid=\"c\" link_speed=\"fast\"/>")),
+              HasSubstr("f:4: pci \"c\": link_speed \"fast\" is none of PCI Express"));
+  const ImportedTopology later = import_topology(in_cpu("<cxl/><cxl/>"), "f", {});
+  EXPECT_THAT(later.remarks, Contains("elements \"cxl\" are not understood; left out"));
+}
+
 TEST(NcclTopology, ComplaintsNameTheLine) {
   const auto of = [](std::string_view text) { return complaint(text, TopologyFormat::Nccl); };
   EXPECT_THAT(of("<system>\n<cpu>\n</system>"), StartsWith("f:3: not valid XML"));
@@ -210,7 +236,7 @@ TEST(NcclTopology, ComplaintsNameTheLine) {
             "f:1: gpu 0 stands twice");
   std::string deep;
   for (int i = 0; i < 100'000; ++i) deep += "<a>";
-  EXPECT_EQ(of(deep), "f:1: nested too deeply");
+  EXPECT_EQ(of(deep), "f:1: not valid XML: nested too deeply");
 }
 
 // 2 x 4 x 3 NPUs: 12 pairs, 6 groups of all-to-all with 6 links each, 8 switches of 3.

@@ -113,8 +113,9 @@ TEST(ResolveKinds, ComplaintsNameFileLineAndKey) {
               HasSubstr("the key \"routers_per_group\" is missing"));
   EXPECT_THAT(complaint(on("{graph: {}, graph_file: x.yaml}")),
               StartsWith("test.yaml:4: fabric.graph_file: stands beside graph; give one of them"));
-  EXPECT_THAT(complaint(on(kTorus, 7)),
-              StartsWith("test.yaml:1: 7 nodes, but fabric.dimensions make 2 * 3 = 6 routers"));
+  EXPECT_THAT(
+      complaint(on(kTorus, 7)),
+      StartsWith("test.yaml:2: nodes: 7 nodes, but fabric.dimensions make 2 * 3 = 6 routers"));
   EXPECT_THAT(complaint(with_pcie("{generation: 4, bandwidth: 1 GB/s, switches: []}")),
               HasSubstr("node.pcie.bandwidth: stands beside generation; give one of them"));
   EXPECT_THAT(complaint(with_pcie("{generation: 7, switches: []}")),
@@ -124,7 +125,7 @@ TEST(ResolveKinds, ComplaintsNameFileLineAndKey) {
   EXPECT_THAT(complaint(with_pcie("{generation: 4, switches: [{gpus: [0]}]}")),
               HasSubstr("unknown key"));
   EXPECT_THAT(complaint(with_pcie("{generation: 4, switches: [{devices: [0], nics: [0]}]}")),
-              StartsWith("test.yaml:1: node.pcie places no device 1 of 2"));
+              StartsWith("test.yaml:3: node.pcie: places no device 1 of 2"));
 }
 
 }  // namespace

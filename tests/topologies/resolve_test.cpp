@@ -135,7 +135,8 @@ TEST(ResolveCluster, PathsAreRelativeToTheFileThatNamesThem) {
     FAIL() << "a missing file was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::NotFound);
-    EXPECT_THAT(error.what(), HasSubstr("absent.yaml"));
+    EXPECT_THAT(error.what(), HasSubstr("scenario.yaml:2: other: "));
+    EXPECT_THAT(error.what(), HasSubstr("absent.yaml: no such file"));
   }
 }
 
@@ -193,10 +194,21 @@ TEST(ResolveCluster, ComplaintsNameFileLineAndKey) {
 
 TEST(ResolveCluster, BrokenLawsNameTheFileAndEveryTerm) {
   EXPECT_EQ(complaint(with("rails: 8", "rails: 9")),
-            "test.yaml:1: fabric.rails 9 is not in 1..nics 8");
+            "test.yaml:10: fabric.rails: 9 is not in 1..nics 8");
   EXPECT_EQ(complaint(with("  link_latency", "  switch_ports: 16\n  link_latency")),
-            "test.yaml:1: a leaf has nodes_per_leaf 16 * 1 NICs of 400 Gb/s and 16 uplinks: 32 "
+            "test.yaml:11: fabric.nodes_per_leaf: a leaf has nodes_per_leaf 16 * 1 NICs of 400 "
+            "Gb/s and 16 uplinks: 32 "
             "ports of 400 Gb/s, but a switch has 16");
+}
+
+TEST(ResolveCluster, BrokenLawsNameTheLineOfTheKeyThatWasGiven) {
+  // Missing: the mapping in which it should stand.
+  EXPECT_THAT(complaint(with("  uplink_bandwidth: 400 Gb/s\n", "")),
+              HasSubstr(": fabric: fabric.uplink_bandwidth is missing"));
+  EXPECT_THAT(complaint(with("nodes: 4", "nodes: 200000")), HasSubstr(": nodes: 200000 is not in"));
+  EXPECT_THAT(complaint(with("nodes: 4", "gpus: 1600000")), HasSubstr(": gpus: nodes 200000 is"));
+  EXPECT_THAT(complaint("name: dgx_h100\ngpus: 1600000\n"),
+              StartsWith("test.yaml:2: gpus: nodes 200000 is not in"));
 }
 
 }  // namespace

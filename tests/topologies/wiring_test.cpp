@@ -113,6 +113,24 @@ TEST(Wiring, ChangesApplyInOrder) {
   EXPECT_EQ(link(cluster, "leaf0->spine1").bandwidth, Bandwidth::gbps(20));
 }
 
+TEST(Wiring, ParallelCablesKeepTheirNumbersWhenOneIsRemoved) {
+  const std::string three =
+      "{add: leaf0->spine1, bandwidth: 10 Gb/s}, {add: leaf0->spine1, bandwidth: 20 Gb/s}";
+  const Cluster cluster = cluster_of(wired(three + ", {remove: leaf0->spine1}"));
+  EXPECT_FALSE(cluster.find_link("leaf0->spine1").has_value());
+  EXPECT_EQ(link(cluster, "leaf0->spine1#1").bandwidth, Bandwidth::gbps(10));
+  EXPECT_EQ(link(cluster, "leaf0->spine1#2").bandwidth, Bandwidth::gbps(20));
+  EXPECT_EQ(link(cluster, "spine1->leaf0#2").bandwidth, Bandwidth::gbps(20));
+  const LinkId second = cluster.find_link("leaf0->spine1#1").value();
+  EXPECT_EQ(cluster.link_name(second), "leaf0->spine1#1");
+  EXPECT_EQ(cluster.link_name(Cluster::reverse(second)), "spine1->leaf0#1");
+  // Later changes go by the same names; what is added takes the lowest that is free.
+  const Cluster more = cluster_of(
+      wired(three + ", {remove: leaf0->spine1#1}, {remove: leaf0->spine1#2}, {add: leaf0->spine1, "
+                    "bandwidth: 30 Gb/s}"));
+  EXPECT_EQ(link(more, "leaf0->spine1#1").bandwidth, Bandwidth::gbps(30));
+}
+
 TEST(Wiring, IsPartOfTheDocument) {
   const Cluster::Options options = resolve_text(
       wired("{swap: [node3.nic0, node3.nic1]}, {remove: leaf0->spine1}, {cable: leaf0->spine2, "
@@ -134,6 +152,14 @@ TEST(Wiring, ComplaintsNameTheLineAndWhatIsMissing) {
   EXPECT_THAT(complaint(wired("{swap: [node0.nic0, node0.nic0]}")),
               HasSubstr("swaps node0.nic0 with itself"));
   EXPECT_THAT(complaint(wired("{swap: [node0.nic0, leaf0]}")), HasSubstr("leaf0 is no NIC"));
+  EXPECT_THAT(complaint(wired("{swap: [node0.nic0, node0.nic99]}")),
+              HasSubstr("there is no NIC \"node0.nic99\" to swap with node0.nic0"));
+  EXPECT_THAT(complaint(wired("{swap: [node7000.nic0, node0.nic0]}")),
+              HasSubstr("there is no NIC \"node7000.nic0\" to swap with node0.nic0"));
+  EXPECT_THAT(complaint(wired("{swap: [leaf0->spine1, node0.nic0]}")),
+              HasSubstr("there is no NIC \"leaf0->spine1\" to swap with node0.nic0"));
+  EXPECT_THAT(complaint(wired("{swap: [leaf0->spine1, leaf0->spine99]}")),
+              HasSubstr("there is no cable \"leaf0->spine99\""));
   EXPECT_THAT(complaint(wired("{swap: [node0.nic0]}")), HasSubstr("needs two NICs or two cables"));
   EXPECT_THAT(complaint(wired("{swap: [leaf0->spine1, spine1->leaf0]}")),
               HasSubstr("are one cable"));

@@ -13,6 +13,10 @@ struct GraphParts {
   IdVector<VertexId, Vertex> vertices;
   IdVector<LinkId, Link> links;
 
+  /// Of rewired fabrics: which of the links with the same ends each one is, from 0. Empty: as they
+  /// stand.
+  std::vector<int> parallels;
+
   /// Both directions, `from` -> `to` first.
   void connect(std::int64_t from, std::int64_t to, Bandwidth bandwidth, Duration latency);
 };

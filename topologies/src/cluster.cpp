@@ -28,6 +28,7 @@ Cluster::Cluster(const Options& options) : options_(options) {
   shape_ = shape;
   vertices_ = std::move(parts.vertices);
   links_ = std::move(parts.links);
+  parallels_ = std::move(parts.parallels);
 
   // Out-links by counting: those of one vertex stand together in link order.
   out_offsets_.assign(vertices_.size() + 1, 0);
@@ -45,15 +46,19 @@ int Cluster::node_of(DeviceId device) const {
   return to_int(device.value) / options_.node.devices;
 }
 
+int Cluster::parallel_of(LinkId link) const {
+  if (!parallels_.empty()) return parallels_[link.value];
+  int parallel = 0;
+  for (const LinkId other : out_links(links_[link].from)) {
+    if (other < link && links_[other].to == links_[link].to) ++parallel;
+  }
+  return parallel;
+}
+
 std::string Cluster::link_name(LinkId link) const {
   FORESAIL_EXPECT(link.value < links_.size());
-  const auto [from, to, bandwidth, latency] = links_[link];
-  int parallel = 0;
-  for (const LinkId other : out_links(from)) {
-    if (other < link && links_[other].to == to) ++parallel;
-  }
-  std::string name = vertices_[from].name() + "->" + vertices_[to].name();
-  if (parallel > 0) name += fmt::format("#{}", parallel);
+  std::string name = vertices_[links_[link].from].name() + "->" + vertices_[links_[link].to].name();
+  if (const int parallel = parallel_of(link); parallel > 0) name += fmt::format("#{}", parallel);
   return name;
 }
 
@@ -90,7 +95,9 @@ std::optional<LinkId> Cluster::find_link(std::string_view name) const {
   if (!parsed) return std::nullopt;
   int before = 0;
   for (const LinkId link : out_links(parsed->from)) {
-    if (links_[link].to == parsed->to && before++ == parsed->parallel) return link;
+    if (links_[link].to != parsed->to) continue;
+    const int parallel = parallels_.empty() ? before++ : parallels_[link.value];
+    if (parallel == parsed->parallel) return link;
   }
   return std::nullopt;
 }

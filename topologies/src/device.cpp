@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "exact_text.h"
+#include "foresail/base/yaml_name.h"
 
 namespace foresail::topologies {
 
@@ -123,8 +124,7 @@ DeviceSpec read_device(const Yaml& node) {
   node.allow_only({"name", "kind", "peak_16", "peak_8", "peak_32", "memory", "memory_bandwidth",
                    "nvlink", "multiprocessors", "nccl", "constants", "provenance"});
   DeviceSpec device;
-  device.name = node.at("name").as_string();
-  if (device.name.empty()) node.at("name").fail("is empty");
+  device.name = read_name(node.at("name"));
   if (const auto kind = node.find("kind")) device.kind = kind->as_choice<DeviceKind>();
   device.peak_16 = read_peak(node.at("peak_16"));
   device.peak_32 = read_peak(node.at("peak_32"));

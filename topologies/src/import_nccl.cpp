@@ -20,13 +20,13 @@
 
 #include "foresail/base/quantity.h"
 #include "import_text.h"
+#include "xml_check.h"
 
 namespace foresail::topologies {
 namespace {
 
 using Tree = boost::property_tree::ptree;
 
-constexpr int kDepthMax = 64;
 constexpr std::size_t kDevicesMax = 1024;
 
 /// One NVLink in one direction by compute capability, GB/s (data sheets: P100 20, V100 and A100 25,
@@ -111,11 +111,12 @@ class Parser {
   int number(const Tree& tree, const char* name, const std::string& busid) const;
   /// The line where `busid` first stands; 1 if nowhere.
   int line_of(const std::string& busid) const;
-  void check_depth() const;
+  void remark_unknown(const std::string& element);
 
   std::string_view text_;
   const std::string& file_;
   int groups_ = 0;
+  std::set<std::string> unknown_;
 };
 
 int Parser::line_of(const std::string& busid) const {
@@ -143,15 +144,19 @@ int Parser::number(const Tree& tree, const char* name, const std::string& busid)
 
 /// Virtual machines say "Unknown speed", widths of 0 or 255, or nothing at all.
 Bandwidth Parser::link_of(const Tree& pci) const {
+  const std::string busid = attribute(pci, "busid");
   const std::string speed = attribute(pci, "link_speed");
-  const auto lanes = number_of(attribute(pci, "link_width"));
-  if (!lanes || *lanes > 32) return {};
+  const bool has_width = !attribute(pci, "link_width").empty();
+  const int lanes = has_width ? number(pci, "link_width", busid) : 0;
+  if (speed.empty() || speed.starts_with("Unknown")) return {};
   const std::string_view transfers = std::string_view(speed).substr(0, speed.find(' '));
   for (const LaneRate& lane : kLanes) {
     if (lane.transfers != transfers) continue;
-    return Bandwidth::bps(static_cast<std::int64_t>(*lanes * lane.gigabits * 1e9));
+    if (lanes > 32) return {};
+    return Bandwidth::bps(static_cast<std::int64_t>(lanes * lane.gigabits * 1e9));
   }
-  return {};
+  fail_at(file_, line_of(busid),
+          fmt::format("pci {}: link_speed {} is none of PCI Express", shown(busid), shown(speed)));
 }
 
 Parser::Where Parser::below(const Tree& pci, const Where& where) {
@@ -212,6 +217,12 @@ void Parser::read_nic(const Tree& tree, const Where& where) {
   nics.push_back(nic);
 }
 
+void Parser::remark_unknown(const std::string& element) {
+  if (element == "<xmlattr>" || element == "<xmlcomment>") return;
+  if (!unknown_.insert(element).second) return;
+  remarks.push_back(fmt::format("elements {} are not understood; left out", shown(element)));
+}
+
 void Parser::walk(const Tree& tree, const Where& where) {
   for (const auto& [name, child] : tree) {
     if (name == "cpu") {
@@ -222,6 +233,8 @@ void Parser::walk(const Tree& tree, const Where& where) {
       Where inner = where;
       if (inner.group < 0) inner.group = groups_++;
       name == "gpu" ? read_gpu(child, inner) : read_nic(child, inner);
+    } else {
+      remark_unknown(name);
     }
     if (gpus.size() > kDevicesMax || nics.size() > kDevicesMax) {
       fail_at(file_, line_of(where.busid), fmt::format("more than {} GPUs or NICs", kDevicesMax));
@@ -229,25 +242,9 @@ void Parser::walk(const Tree& tree, const Where& where) {
   }
 }
 
-/// The XML reader recurses without a limit of its own.
-void Parser::check_depth() const {
-  int depth = 0;
-  int line = 1;
-  for (std::size_t i = 0; i + 1 < text_.size(); ++i) {
-    if (text_[i] == '\n') ++line;
-    if (text_[i] == '<' && text_[i + 1] != '/' && text_[i + 1] != '!' && text_[i + 1] != '?') {
-      ++depth;
-    }
-    if ((text_[i] == '<' && text_[i + 1] == '/') || (text_[i] == '/' && text_[i + 1] == '>')) {
-      depth = std::max(0, depth - 1);
-    }
-    if (depth > kDepthMax) fail_at(file_, line, "nested too deeply");
-  }
-}
-
 void Parser::parse() {
   if (text_.find('\0') != text_.npos) fail_at(file_, 1, "not a text file");
-  check_depth();
+  check_xml(text_, file_);
   Tree root;
   try {
     std::istringstream in{std::string(text_)};
@@ -262,7 +259,10 @@ void Parser::parse() {
   std::string host;
   int others = 0;
   for (const auto& [name, child] : *system) {
-    if (name != "cpu") continue;
+    if (name == "<xmlattr>" || name == "<xmlcomment>") continue;
+    if (name != "cpu") {
+      fail_at(file_, 1, fmt::format("{} stands below <system>, where CPUs do", shown(name)));
+    }
     const std::string hash = attribute(child, "host_hash");
     if (host.empty()) host = hash;
     if (hash != host) {

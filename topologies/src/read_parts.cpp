@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <filesystem>
 
 #include "exact_text.h"
+#include "foresail/base/reference.h"
 
 namespace foresail::topologies {
 namespace {
@@ -127,8 +127,7 @@ void read_graph_fabric(const Yaml& node, GraphSpec& graph) {
     return;
   }
   if (node.find("graph")) file->fail("stands beside graph; give one of them");
-  const std::filesystem::path folder = std::filesystem::path(node.file()).parent_path();
-  graph = read_graph(Yaml::load(folder / file->as_string()));
+  graph = read_graph(load_referenced(*file));
 }
 
 WiringChange read_change(const Yaml& node) {
@@ -213,16 +212,14 @@ Document dragonfly_document(const DragonflySpec& spec) {
 }  // namespace
 
 NodeSpec read_node(const Yaml& node) {
-  node.allow_only(
-      {"devices", "nics", "nic_bandwidth", "nic_latency", "cpu_vendor", "cores", "memory", "pcie"});
+  node.allow_only({"devices", "nics", "nic_bandwidth", "nic_latency", "nccl_latency", "cpu_vendor",
+                   "cores", "memory", "pcie"});
   NodeSpec spec;
   spec.devices = static_cast<int>(node.at("devices").as_integer(1, 1024));
   spec.nics = static_cast<int>(node.at("nics").as_integer(0, 1024));
   if (spec.nics > 0) spec.nic_bandwidth = read_bandwidth(node.at("nic_bandwidth"));
-  if (const auto latency = node.find("nic_latency")) {
-    spec.nic_latency = latency->as_duration();
-    if (spec.nic_latency > std::chrono::seconds(1)) latency->fail("must not exceed 1 s");
-  }
+  if (const auto latency = node.find("nic_latency")) spec.nic_latency = read_latency(*latency);
+  if (const auto latency = node.find("nccl_latency")) spec.nccl_latency = read_latency(*latency);
   if (const auto cpu = node.find("cpu_vendor")) spec.cpu_vendor = cpu->as_choice<CpuVendor>();
   if (const auto cores = node.find("cores")) spec.cores = read_count(*cores, 1);
   if (const auto memory = node.find("memory")) {
@@ -274,6 +271,7 @@ Document node_document(const NodeSpec& node) {
   Document document = {{"devices", node.devices}, {"nics", node.nics}};
   if (node.nics > 0) document["nic_bandwidth"] = exact_text(node.nic_bandwidth);
   if (node.nic_latency > Duration{}) document["nic_latency"] = exact_text(node.nic_latency);
+  if (node.nccl_latency) document["nccl_latency"] = exact_text(*node.nccl_latency);
   if (node.cpu_vendor != CpuVendor::Intel) {
     document["cpu_vendor"] = std::string(to_string(node.cpu_vendor));
   }

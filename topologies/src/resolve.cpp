@@ -4,6 +4,8 @@
 #include <set>
 
 #include "foresail/base/error.h"
+#include "foresail/base/reference.h"
+#include "foresail/base/yaml_name.h"
 #include "foresail/topologies/cluster.h"
 #include "laws.h"
 #include "node_shape.h"
@@ -34,7 +36,7 @@ bool is_path(std::string_view text) {
 Yaml load_named(const Yaml& node, const Shelf& shelf, const Search& search) {
   const std::string text = node.as_string();
   if (text.empty()) node.fail(fmt::format("names no {}", shelf.noun));
-  if (is_path(text)) return Yaml::load(std::filesystem::path(node.file()).parent_path() / text);
+  if (is_path(text)) return load_referenced(node);
   std::set<std::string> known;
   std::error_code ignored;
   for (const std::filesystem::path& root : search) {
@@ -97,10 +99,43 @@ void resize(Cluster::Options& options, const Yaml& size) {
   }
 }
 
+/// The key of `node` that a broken law names first ("fabric.tiers 4 ...", "rails 2 with ..."), or
+/// what was given instead of it; `node` itself if it names none. A missing key: its mapping.
+Yaml culprit(const Yaml& node, std::string_view law) {
+  while (!law.empty()) {
+    const std::size_t length = std::min(law.find_first_of(" :,()"), law.size());
+    std::string_view word = law.substr(0, length);
+    law.remove_prefix(std::min(length + 1, law.size()));
+    if (const auto gpus = node.find("gpus"); gpus && word == "nodes") return *gpus;
+    for (const char* parent : {"", "node", "fabric"}) {
+      const auto start = *parent == '\0' ? std::optional<Yaml>(node) : node.find(parent);
+      if (!start || !start->is_map()) continue;
+      std::optional<Yaml> found;
+      for (std::string_view rest = word; !rest.empty();) {
+        const Yaml at = found.value_or(*start);
+        const std::size_t dot = std::min(rest.find('.'), rest.size());
+        const auto next = at.is_map() ? at.find(rest.substr(0, dot)) : std::nullopt;
+        if (!next) break;
+        found = next;
+        rest.remove_prefix(std::min(dot + 1, rest.size()));
+      }
+      if (found) return *found;
+    }
+  }
+  const auto gpus = node.find("gpus");
+  return gpus ? *gpus : node;
+}
+
 /// `wiring` is what was read last, into the end of the options' own.
 void check_laws(const Cluster::Options& options, const Yaml& node,
                 const std::optional<Yaml>& wiring) {
-  if (const auto law = broken_law(options)) node.fail(*law);
+  if (const auto law = broken_law(options)) {
+    const Yaml at = culprit(node, *law);
+    // "fabric.tiers 4 is not ..." stands behind "fabric.tiers: " already.
+    const std::size_t nested = node.key().empty() ? 0 : node.key().size() + 1;
+    const std::string key = at.key().size() > nested ? at.key().substr(nested) + " " : "";
+    at.fail(!key.empty() && law->starts_with(key) ? law->substr(key.size()) : *law);
+  }
   const auto fault = broken_wiring(options);
   if (!fault) return;
   const std::vector<Yaml> items = wiring ? wiring->items() : std::vector<Yaml>();
@@ -120,9 +155,7 @@ std::optional<Yaml> add_wiring(Cluster::Options& options, const Yaml& node) {
 Cluster::Options read_cluster(const Yaml& node, const Search& search) {
   node.allow_only({"name", "device", "node", "fabric", "nodes", "gpus", "wiring"});
   Cluster::Options options;
-  const Yaml name = node.at("name");
-  options.name = name.as_string();
-  if (options.name.empty()) name.fail("is empty");
+  options.name = read_name(node.at("name"));
   options.device = resolve_device(node.at("device"), search);
   options.node = read_node(node.at("node"));
   if (const auto fabric = node.find("fabric")) options.fabric = read_fabric(*fabric);

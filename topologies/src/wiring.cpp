@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <set>
+#include <unordered_map>
+
 #include "names.h"
 
 namespace foresail::topologies {
@@ -16,7 +19,13 @@ class Rewiring {
   Rewiring(const Cluster::Options& options, const NodeShape& shape, GraphParts& parts)
       : parts_(parts),
         range_{static_cast<std::uint32_t>(options.nodes), static_cast<std::uint32_t>(shape.size)},
-        latency_(options.fabric.link_latency) {}
+        latency_(options.fabric.link_latency) {
+    std::unordered_map<std::uint64_t, int> count;  // of links with the same ends
+    parts_.parallels.reserve(parts_.links.size());
+    for (const Link& link : parts_.links) {
+      parts_.parallels.push_back(count[(std::uint64_t{link.from.value} << 32U) | link.to.value]++);
+    }
+  }
 
   Fault apply(const WiringChange& change) {
     switch (change.action) {
@@ -40,6 +49,7 @@ class Rewiring {
   bool is_in_fabric(LinkId link) const {
     return is_in_fabric(parts_.links[link].from) && is_in_fabric(parts_.links[link].to);
   }
+  void renumber(LinkId link);
   std::optional<LinkId> find(const std::string& name) const;
   std::vector<LinkId> ports(VertexId nic) const;
   Fault cable_of_fabric(const std::string& name, LinkId& link) const;
@@ -54,14 +64,27 @@ class Rewiring {
   Duration latency_;
 };
 
+/// The lowest number that no other link with the same ends has.
+void Rewiring::renumber(LinkId link) {
+  const Link& item = parts_.links[link];
+  std::set<int> taken;
+  for (std::uint32_t l = 0; l < parts_.links.size(); ++l) {
+    const Link& other = parts_.links[LinkId{l}];
+    if (l == link.value || other.from != item.from || other.to != item.to) continue;
+    taken.insert(parts_.parallels[l]);
+  }
+  int lowest = 0;
+  while (taken.contains(lowest)) ++lowest;
+  parts_.parallels[link.value] = lowest;
+}
+
 std::optional<LinkId> Rewiring::find(const std::string& name) const {
   const auto parsed = parse_link_name(parts_.vertices, range_, name);
   if (!parsed) return std::nullopt;
-  int before = 0;
   for (std::uint32_t l = 0; l < parts_.links.size(); ++l) {
     const Link& link = parts_.links[LinkId{l}];
     if (link.from != parsed->from || link.to != parsed->to) continue;
-    if (before++ == parsed->parallel) return LinkId{l};
+    if (parts_.parallels[l] == parsed->parallel) return LinkId{l};
   }
   return std::nullopt;
 }
@@ -93,6 +116,10 @@ Fault Rewiring::exchange(LinkId first, LinkId second) {
   std::swap(a.to, b.to);
   parts_.links[Cluster::reverse(first)].from = a.to;
   parts_.links[Cluster::reverse(second)].from = b.to;
+  for (const LinkId link : {first, second}) {
+    renumber(link);
+    renumber(Cluster::reverse(link));
+  }
   return std::nullopt;
 }
 
@@ -100,11 +127,15 @@ Fault Rewiring::swap(const WiringChange& change) {
   if (change.first == change.second) return fmt::format("swaps {} with itself", change.first);
   const auto a = find_vertex(parts_.vertices, range_, change.first);
   const auto b = find_vertex(parts_.vertices, range_, change.second);
-  if (a && b) {
-    for (const auto& end : {*a, *b}) {
-      if (parts_.vertices[end].kind != VertexKind::Nic) {
-        return fmt::format("{} is no NIC", parts_.vertices[end].name());
-      }
+  if (a || b) {
+    const auto kind_of = [&](const std::optional<VertexId>& end) {
+      return end ? parts_.vertices[*end].kind : VertexKind::Switch;
+    };
+    for (const auto& [name, end] : {std::pair(change.first, a), std::pair(change.second, b)}) {
+      if (kind_of(end) == VertexKind::Nic) continue;
+      const auto& other = name == change.first ? change.second : change.first;
+      if (end) return fmt::format("{} is no NIC", name);
+      return fmt::format("there is no NIC \"{}\" to swap with {}", name, other);
     }
     const std::vector<LinkId> from_a = ports(*a);
     const std::vector<LinkId> from_b = ports(*b);
@@ -131,12 +162,15 @@ Fault Rewiring::remove(const WiringChange& change) {
   LinkId link;
   if (Fault fault = cable_of_fabric(change.first, link)) return fault;
   IdVector<LinkId, Link> rest;
+  std::vector<int> parallels;
   rest.reserve(parts_.links.size());
   for (std::uint32_t l = 0; l < parts_.links.size(); ++l) {
     if (l != link.value && LinkId{l} != Cluster::reverse(link)) {
       rest.push_back(parts_.links[LinkId{l}]);
+      parallels.push_back(parts_.parallels[l]);
     }
   }
+  parts_.parallels = std::move(parallels);
   parts_.links = std::move(rest);
   return std::nullopt;
 }
@@ -166,6 +200,10 @@ Fault Rewiring::add(const WiringChange& change) {
   if (parts_.links.size() >= kLinksMax) return "too many links";
   parts_.connect(ends->from.value, ends->to.value, *change.bandwidth,
                  change.latency.value_or(latency_));
+  parts_.parallels.resize(parts_.links.size());
+  const LinkId added{static_cast<std::uint32_t>(parts_.links.size() - 2)};
+  renumber(added);
+  renumber(Cluster::reverse(added));
   return std::nullopt;
 }
 
@@ -173,6 +211,7 @@ Fault Rewiring::add(const WiringChange& change) {
 
 std::optional<WiringFault> apply_wiring(const Cluster::Options& options, const NodeShape& shape,
                                         GraphParts& parts) {
+  if (options.wiring.empty()) return std::nullopt;
   Rewiring rewiring(options, shape, parts);
   for (std::size_t i = 0; i < options.wiring.size(); ++i) {
     if (const Fault fault = rewiring.apply(options.wiring[i])) return WiringFault{i, *fault};

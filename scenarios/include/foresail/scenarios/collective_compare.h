@@ -14,9 +14,11 @@ namespace foresail::scenarios {
 
 /// One change of the same cluster, simulated over the log's sizes.
 struct Hypothesis {
-  std::string name;          ///< "slow_rail"
-  std::string description;   ///< "NIC 0 of every node at half rate"
-  double error = 0;          ///< mean of |log(predicted / measured)| over the sizes
+  std::string name;         ///< "slow_rail"
+  std::string description;  ///< "NIC 0 of every node at half rate"
+  /// Mean of |ln(predicted / measured)| over the sizes: near the mean relative error while small,
+  /// and alike for twice and half; above 1 it is printed as a factor, e to its power.
+  double error = 0;
   bool is_effective = true;  ///< false: predicts what the cluster as described does
   std::vector<double> time_us;
 };
@@ -37,6 +39,9 @@ struct Comparison {
   /// row to the next, and stays off; 0: none.
   Bytes cliff;
   double cliff_ratio = 1;
+  /// What a reader must know before the verdict: skipped lines, wrong data, an operation other than
+  /// the log's, bandwidth beyond the cluster's links.
+  std::vector<std::string> remarks;
   std::vector<Hypothesis> hypotheses;  ///< best first
   /// The best explains the log: mean error at most kFits, and better than the cluster as described
   /// by a third or more.
@@ -46,8 +51,14 @@ struct Comparison {
 };
 inline constexpr double kFits = 0.12;
 
-/// `options` say how the cluster is thought to be; its sizes are ignored. Throws
-/// Error{InvalidInput} if the log's ranks or operation contradict cluster or options.
+/// Most bus bandwidth that links allow, GB/s, at the line rate of all NICs of a node (one node:
+/// NVLink of a GPU; sendrecv: of one NIC). An all_reduce may need half of a ring's bytes there (two
+/// nodes; reduction in switches); gathering and all-to-all n/(n-1) for n nodes. 0: not known.
+double bus_bandwidth_max(const topologies::Cluster& cluster, Operation operation);
+
+/// `options` say how the cluster is thought to be; its sizes are ignored, and its operation counts
+/// where the log names another (with a remark). Throws Error{InvalidInput} if the log's ranks are
+/// not the cluster's.
 Comparison compare_log(const CollectiveLog& log, const topologies::Cluster& cluster,
                        const SweepOptions& options);
 

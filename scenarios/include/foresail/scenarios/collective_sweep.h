@@ -87,20 +87,23 @@ struct Sweep {
 
 /// A point's time is the mean of the groups', as nccl-tests averages over all ranks by default
 /// (its README, --average 1). Throws Error{InvalidInput} if the options name what
-/// NCCL lacks, the cluster is smaller than `devices`, or the groups do not share them in twos or
-/// more.
+/// NCCL lacks (sendrecv: any algorithm but pairwise, protocol but Simple, or channels; all_to_all:
+/// LL128), the cluster is smaller than `devices`, or the groups do not share them in twos or more.
 Sweep sweep(const topologies::Cluster& cluster, const SweepOptions& options);
 
 /// In nccl-tests' columns, then what bounds each size.
 std::string to_text(const Sweep& sweep);
 Document to_document(const Sweep& sweep);
 
-/// min, min * factor, ... up to max, rounded down to what the ranks can share (nccl-tests' -b, -e,
-/// -f). Throws Error{InvalidInput}.
-std::vector<Bytes> sizes_between(Bytes min, Bytes max, double factor);
-/// "8", "512K", "1MiB", "16G": binary multiples as nccl-tests reads them. Throws
+/// min, min * factor, ... up to max (nccl-tests' -b, -e, -f); factor above 1, up to 10^6. Throws
 /// Error{InvalidInput}.
-Bytes parse_size(const std::string& text);
+std::vector<Bytes> sizes_between(Bytes min, Bytes max, double factor);
+/// Floats that one rank sends (all_gather, all_to_all: to each) or receives (reduce_scatter), as
+/// nccl-tests counts them; 0: too small for the ranks to share.
+std::int64_t element_count(Operation operation, Bytes size, int ranks);
+/// "8", "512K", "1MiB", "1.5G", "2T", "1PiB": binary multiples as nccl-tests reads them, whole
+/// bytes, 1 to 1 PiB. Throws Error{InvalidInput}, whose message begins with `option`.
+Bytes parse_size(const std::string& text, const std::string& option = "size");
 
 }  // namespace foresail::scenarios
 

@@ -28,6 +28,10 @@ struct Conditions {
   std::vector<OtherJob> jobs;
 };
 
+/// One sentence for each fault, source of traffic and job that a step which ends at `end` is over
+/// too soon to meet.
+std::vector<std::string> unmet(const Conditions& conditions, Duration end);
+
 /// `none` or `{sigma: 0.01}`.
 sim::Jitter read_jitter(const Yaml& node);
 /// `[{at: 1 s, for: 2 s, kind: link_down, target: "leaf0->spine1", factor: 0.5, period: 1 s}, …]`.

@@ -25,6 +25,8 @@ struct NcclShape {
   double nvlink = 0;          ///< GB/s per GPU and direction, as the graph counts it
   double nic = 0;             ///< GB/s per NIC and direction, as the graph counts it
   double nic_latency_us = 0;  ///< beyond the NIC of NCCL's tables (NodeSpec::nic_latency)
+  /// What NCCL is told of it when it chooses (NodeSpec::nccl_latency); negative: nic_latency_us.
+  double told_latency_us = -1;
   bool gpudirect = true;
   int channels = 0;  ///< set by the user; 0: found
 
@@ -57,6 +59,9 @@ struct NcclCost {
   /// Filling the pipeline: the first chunk passes stage after stage (Simple, trees and NVLS).
   double fill_us = 0;
   int channels = 1;
+  /// Steps between nodes that follow one another (rings: rounds of nodes - 1; trees: 2 log2 nodes;
+  /// pairwise: batches of eight peers). Each waits for the cables (Network::collective).
+  double steps_between = 0;
   double time_us(Bytes bytes) const {
     return latency_us + static_cast<double>(bytes.count()) / (1000 * bandwidth);
   }
@@ -68,7 +73,8 @@ std::optional<NcclCost> nccl_cost(Collective kind, topologies::Algorithm algorit
                                   const NcclShape& shape);
 // The argument list mirrors NCCL's: ncclTopoGetAlgoTime(func, algorithm, protocol, bytes).
 
-/// The fastest of what the options leave. Throws Error{InvalidInput} if they leave nothing.
+/// The fastest of what the options leave, by what NCCL is told of the NIC's latency; its cost by
+/// what the latency is. Throws Error{InvalidInput} if they leave nothing.
 NcclCost choose(Collective kind, Bytes bytes, const NcclShape& shape,
                 const topologies::NcclOptions& options);
 

@@ -64,6 +64,15 @@ NetworkPace training_pace(const topologies::DeviceSpec& device);
 /// As nccl-tests runs alone: what NCCL's graph counts on of each link, and its tuning model.
 NetworkPace nccl_pace(const topologies::DeviceSpec& device);
 
+/// How much longer than NCCL's tables assume a step of a group between nodes takes by cables and
+/// switches; never negative.
+struct StepDelay {
+  /// Mean over the edges of the rings: a ring's chain of steps passes each edge once a round.
+  Duration ring{};
+  /// Of the slowest edge of rings and trees: other algorithms may wait for it at each step.
+  Duration slowest{};
+};
+
 /// Bytes from each rank of a group to each other, by position.
 struct PairBytes {
   std::size_t ranks = 0;
@@ -87,8 +96,10 @@ class Network {
   /// name: its channels are coupled flows (CollectiveRoutes). Volume per link: the closed forms of
   /// the algorithm, twice for LL and 128/120 for LL128, whose flags travel along. Up to 64 KiB a
   /// collective is latency alone and has no routes. `connection` identifies the group's
-  /// connections: equal numbers share queue pairs. Throws Error{InvalidInput} if NCCL lacks what
-  /// the options name.
+  /// connections: equal numbers share queue pairs. Unless the pace is fitted, each step between
+  /// nodes takes longer by what cables and switches take beyond the three switches and four cables
+  /// of 450 ns that the model's latencies assume; NCCL knows nothing of it when it chooses. Throws
+  /// Error{InvalidInput} if NCCL lacks what the options name.
   TransferPlan collective(Collective kind, Bytes bytes, std::span<const DeviceId> devices,
                           std::uint64_t connection);
 
@@ -131,6 +142,7 @@ class Network {
                               const CollectiveGroup& group);
   Channels make_channels(const std::vector<Load>& loads, std::span<const double> amounts);
   NcclShape shape_of(const CollectiveGroup& group) const;
+  Duration delay_of(const NcclCost& cost, const CollectiveGroup& group);
   double slowest_edge(bool is_between_nodes) const;
   bool is_fitted() const;
 
@@ -143,6 +155,7 @@ class Network {
   std::map<std::uint32_t, double> slowdown_;  // by pipe: what its bytes weigh
   std::map<std::pair<std::uint32_t, std::uint32_t>, Channels> messages_;
   std::map<ChannelKey, Channels> channels_;
+  std::map<std::uint64_t, StepDelay> step_delays_;  // by connection
 };
 
 }  // namespace foresail::sim

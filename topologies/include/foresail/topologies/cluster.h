@@ -81,7 +81,8 @@ class Cluster {
 
   const IdVector<VertexId, Vertex>& vertices() const { return vertices_; }
   const IdVector<LinkId, Link>& links() const { return links_; }
-  /// "leaf5->spine17"; the second of parallel links is "leaf5->spine17#1".
+  /// "leaf5->spine17"; the second of parallel links is "leaf5->spine17#1". A wiring keeps the
+  /// numbers of the others: added and swapped cables take the lowest that is free.
   std::string link_name(LinkId link) const;
   /// What `Vertex::name()` and `link_name()` call so; nothing if there is none.
   std::optional<VertexId> find_vertex(std::string_view name) const;
@@ -123,12 +124,14 @@ class Cluster {
  private:
   friend class RouteTables;
   std::optional<LinkId> link_between(VertexId from, VertexId to) const;
+  int parallel_of(LinkId link) const;
   VertexId in_node(int node, int offset) const;
   std::vector<LinkId> links_along(int node, std::initializer_list<int> offsets) const;
 
   Options options_;
   IdVector<VertexId, Vertex> vertices_;
   IdVector<LinkId, Link> links_;
+  std::vector<int> parallels_;  // empty: counted
   std::vector<std::uint32_t> out_offsets_;
   std::vector<LinkId> out_links_;
   std::shared_ptr<const NodeShape> shape_;  // shared by copies of one cluster

@@ -43,6 +43,9 @@ struct NodeSpec {
   /// Of a NIC and its transport, beyond the InfiniBand NIC that NCCL's tables assume: it adds to
   /// every step of a collective between nodes.
   Duration nic_latency{};
+  /// What the NIC's plugin tells NCCL of its latency (ncclNetProperties): it counts in NCCL's
+  /// choice of algorithm and protocol, not in any time. Unset: nic_latency.
+  std::optional<Duration> nccl_latency{};
   CpuVendor cpu_vendor = CpuVendor::Intel;
   int cores = 0;    ///< CPU hosts: cores that the ranks share
   Bytes memory{};   ///< CPU hosts: shared by the ranks
