@@ -204,9 +204,11 @@ TEST(Paths, RoutesLaidWhileALinkIsDownKeepTheirLoad) {
   NetworkOptions in_turn = routed(Routing::Ecmp);
   in_turn.lag = topologies::Lag::QueueAffinity;
   Fabric fabric(twin, in_turn);
-  const topologies::VertexId nic = fabric.cluster.nic_vertex(device(0));
-  const LinkId dead = fabric.cluster.out_links(nic)[0];
-  const LinkId alive = fabric.cluster.out_links(nic)[1];
+  const auto ports = fabric.cluster.next_hops(fabric.cluster.nic_vertex(device(0)),
+                                              fabric.cluster.nic_vertex(device(4)));
+  ASSERT_EQ(ports.size(), 2u);
+  const LinkId dead = ports[0];
+  const LinkId alive = ports[1];
   const auto load_of = [&](RouteId route, LinkId link) {
     double weight = 0;
     for (const RouteEntry& entry : fabric.fluid.route(fabric.paths.current(route))) {
