@@ -8,6 +8,8 @@
 namespace foresail::sim {
 namespace {
 
+// Rings' connections are numbered past those of both trees.
+constexpr std::size_t kRingChannels = 4096;
 constexpr unsigned kPairBits = 8;  // queue pairs of a connection
 
 // Parent in the tree by lowest set bit.
@@ -115,7 +117,8 @@ std::vector<Load> CollectiveRoutes::ring(const CollectiveGroup& group) {
       }
       const std::size_t next = (i + 1) % group.nodes.size();
       const DeviceId entry = group.nodes[next][ring_ends(group, next, rail).in];
-      cross({here[chain.back()], here[ends.out], entry, entry, pair_of(group, c), 1.0}, load);
+      const std::uint64_t pair = pair_of(group, kRingChannels + c);
+      cross({here[chain.back()], here[ends.out], entry, entry, pair, 1.0}, load);
     }
     loads.push_back(std::move(load));
   }

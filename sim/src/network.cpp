@@ -347,6 +347,16 @@ Duration Network::delay_of(const NcclCost& cost, const CollectiveGroup& group) {
   return std::llround(cost.steps_between) * step;
 }
 
+// NCCL connects each ring that its search found twice (src/graph/connect.cc, ncclTopoPostset), with
+// queue pairs of its own; both trees of a channel are such a pair already. It matters where queue
+// pairs are hashed. Channels that the user counts are connections.
+void Network::connect_rings_twice(CollectiveGroup& group) const {
+  if (options_.routing != topologies::Routing::Ecmp || options_.nccl.channels > 0) return;
+  if (group.nodes.size() == 1) return;
+  const std::vector<int> found = group.heads;
+  group.heads.insert(group.heads.end(), found.begin(), found.end());
+}
+
 TransferPlan Network::tuned_collective(Collective kind, Bytes bytes, CollectiveGroup& group) {
   const NcclShape shape = shape_of(group);
   const NcclCost cost = choose(kind, bytes, shape, options_.nccl);
@@ -355,6 +365,7 @@ TransferPlan Network::tuned_collective(Collective kind, Bytes bytes, CollectiveG
       cost.algorithm == Algorithm::NvlsTree || cost.algorithm == Algorithm::Hierarchical;
   const int members = static_cast<int>(group.narrowest());
   lay_heads(group, is_by_heads ? members : cost.channels);
+  if (cost.algorithm == Algorithm::Ring) connect_rings_twice(group);
   TransferPlan plan = volume(kind, cost.algorithm, bytes, group);
   plan.protocol = cost.protocol;
   plan.channels = cost.channels;

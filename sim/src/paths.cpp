@@ -190,6 +190,8 @@ RouteId Paths::make_route(const Load& load) {
   const RouteId route = fluid_.add_route(entries);
   legs_.resize(route.value + 1);
   legs_[route.value] = load.legs;
+  laid_.resize(route.value + 1);
+  laid_[route.value] = tables_;
   ways_.resize(route.value + 1);
   if (options_.sharing == topologies::Sharing::Pfc) ways_[route.value] = all_ways(load);
   return route;
@@ -443,23 +445,26 @@ bool Paths::add_leg(const Leg& leg, Load& load) {
   return false;
 }
 
+// Around what is down; where no way is left, the one it had and will have again.
+bool Paths::add_way(const Leg& leg, Load& load) {
+  if (tables_ == nullptr) return add_leg(leg, load);
+  Load alone;
+  if (!add_leg(leg, alone)) {
+    alone = {};
+    const auto tables = std::exchange(tables_, nullptr);
+    const bool had_way = add_leg(leg, alone);
+    tables_ = tables;
+    if (!had_way) return false;
+  }
+  for (const auto& [pipe, part] : alone.pipes) load.pipes[pipe] += part;
+  load.ways.insert(load.ways.end(), alone.ways.begin(), alone.ways.end());
+  load.hops = std::max(load.hops, alone.hops);
+  return true;
+}
+
 void Paths::add(DeviceId from, DeviceId to, std::uint64_t connection, double weight, Load& load) {
   const Leg leg{from, to, connection, weight};
-  if (tables_ != nullptr) {
-    Load alone;
-    if (!add_leg(leg, alone)) {  // no way now: the one it had, and will have again
-      alone = {};
-      const auto tables = std::exchange(tables_, nullptr);
-      const bool had_way = add_leg(leg, alone);
-      tables_ = tables;
-      if (!had_way) refuse(leg);
-    }
-    for (const auto& [pipe, part] : alone.pipes) load.pipes[pipe] += part;
-    load.ways.insert(load.ways.end(), alone.ways.begin(), alone.ways.end());
-    load.hops = std::max(load.hops, alone.hops);
-  } else if (!add_leg(leg, load)) {
-    refuse(leg);
-  }
+  if (!add_way(leg, load)) refuse(leg);
   load.legs.push_back(leg);
 }
 

@@ -45,14 +45,14 @@ void Paths::reroute() {
 }
 
 RouteId Paths::current(RouteId route) {
-  if (tables_ == nullptr) return route;
+  if (tables_ == laid_[route.value]) return route;
   if (const auto known = current_->find(route.value); known != current_->end()) {
     return known->second;
   }
   const std::vector<Leg> legs = legs_[route.value];
-  Load planned;  // of the legs with all links up: what the route has besides stays as it is
-  const auto tables = std::exchange(tables_, nullptr);
-  for (const Leg& leg : legs) add_leg(leg, planned);
+  Load planned;  // of the legs as they were laid: what the route has besides stays as it is
+  const auto tables = std::exchange(tables_, laid_[route.value]);
+  for (const Leg& leg : legs) add_way(leg, planned);
   tables_ = tables;
   Load load;
   load.legs = legs;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "foresail/base/error.h"
 #include "foresail/sim/network.h"
@@ -294,6 +295,25 @@ TEST(NcclSettings, AloneIsWhatTheFlowsTake) {
         network.collective(Collective::AllReduce, 1_GiB, first_devices(32), 1);
     EXPECT_NEAR(run(network, plan).seconds / plan.link_seconds, 1, 1e-6) << to_string(algorithm);
   }
+}
+
+// NCCL's log of an 8-NIC node counts twice the channels that its search found.
+TEST(Ring, IsConnectedTwiceWhereQueuePairsAreHashed) {
+  const Cluster cluster = hopper(8);
+  const auto routes_of = [&](const NetworkOptions& options) {
+    Network network(cluster, options, nccl_pace(cluster.device()), 1);
+    const TransferPlan plan =
+        network.collective(Collective::AllGather, 1_GiB, first_devices(64), 1);
+    return std::pair(plan.routes.size(), static_cast<std::size_t>(plan.channels));
+  };
+  NetworkOptions options = forced(Algorithm::Ring);
+  const auto [hashed, found] = routes_of(options);
+  EXPECT_EQ(hashed, 2 * found);
+  options.nccl.channels = 6;  // what a user counts are connections
+  EXPECT_EQ(routes_of(options).first, 6u);
+  options.nccl.channels = 0;
+  options.routing = topologies::Routing::Spray;
+  EXPECT_EQ(routes_of(options).first, found);
 }
 
 }  // namespace

@@ -197,6 +197,42 @@ TEST(Paths, ReroutedFlowsAvoidWhatIsDownAndComeBack) {
       back, [&](const RouteEntry& entry) { return fabric.paths.pipe_name(entry.pipe) == uplink; }));
 }
 
+// Of a NIC with two ports one is down before anything is laid: the other carries all, once.
+TEST(Paths, RoutesLaidWhileALinkIsDownKeepTheirLoad) {
+  topologies::Cluster::Options twin = test::small_clos(8);
+  twin.fabric.nic_ports = 2;
+  NetworkOptions in_turn = routed(Routing::Ecmp);
+  in_turn.lag = topologies::Lag::QueueAffinity;
+  Fabric fabric(twin, in_turn);
+  const auto ports = fabric.cluster.next_hops(fabric.cluster.nic_vertex(device(0)),
+                                              fabric.cluster.nic_vertex(device(4)));
+  ASSERT_EQ(ports.size(), 2u);
+  const LinkId dead = ports[0];
+  const LinkId alive = ports[1];
+  const auto load_of = [&](RouteId route, LinkId link) {
+    double weight = 0;
+    for (const RouteEntry& entry : fabric.fluid.route(fabric.paths.current(route))) {
+      if (entry.pipe == fabric.paths.pipe_of(link)) weight += entry.weight;
+    }
+    return weight;
+  };
+  const auto set = [&](double factor) {
+    fabric.paths.set_factor(dead, factor, SimTime{});
+    fabric.paths.set_factor(topologies::Cluster::reverse(dead), factor, SimTime{});
+    fabric.paths.reroute();
+  };
+  set(0);
+  Load load;
+  fabric.paths.add(device(0), device(4), 1, 0.5, load);
+  fabric.paths.add(device(0), device(4), 2, 0.5, load);
+  const RouteId route = fabric.paths.make_route(load);
+  EXPECT_EQ(load_of(route, alive), 1);
+  EXPECT_EQ(load_of(route, dead), 0);
+  set(1);
+  EXPECT_EQ(load_of(route, alive), 0.5);
+  EXPECT_EQ(load_of(route, dead), 0.5);
+}
+
 TEST(Paths, WhatARouteLoadsBesidesItsLegsStays) {
   Fabric fabric(test::small_clos(8), routed(Routing::Ecmp));
   const LinkId nvlink = fabric.cluster.out_links(fabric.cluster.device_vertex(device(0)))[0];

@@ -134,6 +134,7 @@ class Network {
 
   CollectiveGroup group_of(std::span<const DeviceId> devices, std::uint64_t connection) const;
   void lay_heads(CollectiveGroup& group, int channels) const;
+  void connect_rings_twice(CollectiveGroup& group) const;
   TransferPlan fitted_collective(Collective kind, Bytes bytes, CollectiveGroup& group);
   TransferPlan tuned_collective(Collective kind, Bytes bytes, CollectiveGroup& group);
   TransferPlan volume(Collective kind, topologies::Algorithm algorithm, Bytes bytes,

@@ -108,6 +108,7 @@ class Paths {
                      std::uint64_t below) const;
   // False if there is no way.
   bool add_leg(const Leg& leg, Load& load);
+  bool add_way(const Leg& leg, Load& load);
   void load_link(LinkId link, const Leg& leg, Load& load);
   // Returns the number of links behind the far NIC, which it loads before those of the fabric.
   std::size_t add_node_part(const Leg& leg, Load& load);
@@ -149,6 +150,7 @@ class Paths {
   std::vector<std::vector<Way>> ways_;                     // by route
   Way way_;                                                // of the leg that is being added
   std::shared_ptr<const topologies::RouteTables> tables_;  // without what is down; null: all up
+  std::vector<std::shared_ptr<const topologies::RouteTables>> laid_;  // by route: tables_ then
   bool has_bundles_ = false;  // links of a folded Clos are sprayed over as one pipe
   bool is_non_blocking_ = false;
 };
