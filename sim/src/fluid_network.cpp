@@ -34,13 +34,14 @@ void FluidNetwork::set_rule(std::unique_ptr<RateRule> rule) {
   FORESAIL_EXPECT(rule != nullptr);
   FORESAIL_EXPECT(flows_.empty());
   rule_ = std::move(rule);
+  for (std::int64_t& load : loads_) load |= kListed;
 }
 
 PipeId FluidNetwork::add_pipe(double capacity) {
   FORESAIL_EXPECT(capacity > 0);
   Pipe pipe;
   pipe.capacity = capacity;
-  potentials_.push_back(0);
+  loads_.push_back(is_crowded(pipe) ? kListed : 0);
   limits_.emplace_back();
   pipes_.push_back(std::move(pipe));
   return PipeId{static_cast<std::uint32_t>(pipes_.size() - 1)};
@@ -55,7 +56,12 @@ RouteId FluidNetwork::add_route(std::span<const RouteEntry> entries, const Route
   route.share = options.share;
   for (const RouteEntry& entry : entries) {
     FORESAIL_EXPECT(entry.weight > 0);
-    entries_.push_back({entry.pipe, entry.weight * options.share, 0});
+    entries_.push_back({entry.pipe, kind_of(entry.weight * options.share, 0)});
+    Pipe& pipe = pipes_[entry.pipe.value];
+    places_.push_back({static_cast<std::uint32_t>(routes_.size()), pipe.last_place});
+    pipe.last_place = static_cast<std::uint32_t>(places_.size() - 1);
+    ++pipe.routes;
+    if (is_crowded(pipe)) list_users(entry.pipe);
   }
   route.end = static_cast<std::uint32_t>(entries_.size());
   routes_.push_back(route);
@@ -65,12 +71,19 @@ RouteId FluidNetwork::add_route(std::span<const RouteEntry> entries, const Route
   return id;
 }
 
+std::uint32_t FluidNetwork::kind_of(double weight, std::int64_t potential) {
+  const auto next = static_cast<std::uint32_t>(kinds_.size());
+  const auto [known, is_new] = known_kinds_.try_emplace({weight, potential}, next);
+  if (is_new) kinds_.push_back({weight, potential});
+  return known->second;
+}
+
 void FluidNetwork::find_full_rate(RouteId id) {
   Route& route = routes_[id.value];
   route.full_rate = uses_[id.value].cap;
   route.narrowest = kNoPipe;
   for (std::size_t i = route.begin; i < route.end; ++i) {
-    const double alone = pipes_[entries_[i].pipe.value].capacity / entries_[i].weight;
+    const double alone = pipes_[entries_[i].pipe.value].capacity / weight(entries_[i]);
     if (alone < route.full_rate) {
       route.full_rate = alone;
       route.narrowest = entries_[i].pipe;
@@ -78,9 +91,9 @@ void FluidNetwork::find_full_rate(RouteId id) {
   }
   for (std::size_t i = route.begin; i < route.end; ++i) {
     Entry& entry = entries_[i];
-    const double taken = entry.weight * route.full_rate;
+    const double taken = weight(entry) * route.full_rate;
     const double share = taken > 0 ? taken / pipes_[entry.pipe.value].capacity : 0;
-    entry.potential = std::llround(share * kWhole);
+    entry.kind = kind_of(weight(entry), 2 * std::llround(share * kWhole));
   }
 }
 
@@ -88,7 +101,7 @@ std::vector<RouteEntry> FluidNetwork::route(RouteId id) const {
   const Route& found = routes_[id.value];
   std::vector<RouteEntry> made;
   for (std::size_t i = found.begin; i < found.end; ++i) {
-    made.push_back({entries_[i].pipe, entries_[i].weight / found.share});
+    made.push_back({entries_[i].pipe, weight(entries_[i]) / found.share});
   }
   return made;
 }
@@ -98,15 +111,18 @@ void FluidNetwork::set_capacity(PipeId pipe, double capacity, SimTime now) {
   Pipe& changed = pipes_[pipe.value];
   if (changed.capacity == capacity) return;
   settle(now);  // what changed before ran until now on the old capacity
-  // Take the flows on the pipe out of the potentials, and mark what they may release.
-  for (const User& user : changed.users) {
+  list_users(pipe);
+  dirty_.push_back(pipe);
+  const std::vector<User> users = users_of(pipe);
+  // Take the flows on the pipe out of the loads, and mark what they may release.
+  for (const User& user : users) {
     for (const Entry& entry : entries(flows_[user.flow])) {
       if (is_hot(entry.pipe)) dirty_.push_back(entry.pipe);
     }
   }
-  for (const User& user : changed.users) {
+  for (const User& user : users) {
     for (const Entry& entry : entries(flows_[user.flow])) {
-      potentials_[entry.pipe.value] -= entry.potential;
+      loads_[entry.pipe.value] -= potential(entry);
     }
     pending_.push_back(user.flow);
   }
@@ -117,14 +133,42 @@ void FluidNetwork::set_capacity(PipeId pipe, double capacity, SimTime now) {
                                    [pipe](const Entry& entry) { return entry.pipe == pipe; });
     if (is_on) find_full_rate(RouteId{id});
   }
-  for (const User& user : changed.users) {
+  for (const User& user : users) {
     for (const Entry& entry : entries(flows_[user.flow])) {
-      potentials_[entry.pipe.value] += entry.potential;
+      loads_[entry.pipe.value] += potential(entry);
+      if (is_hot(entry.pipe)) list_users(entry.pipe);
     }
   }
   ++epoch_;
   remembered_.clear();
   remembered_count_ = 0;
+}
+
+// The flows on a pipe with their weights.
+std::vector<FluidNetwork::User> FluidNetwork::users_of(PipeId pipe) const {
+  if (is_listed(pipe)) return pipes_[pipe.value].users;
+  std::vector<User> users;
+  for (std::uint32_t at = pipes_[pipe.value].last_place; at != kNobody; at = places_[at].previous) {
+    std::uint32_t flow = routes_[places_[at].route].first_flow;
+    for (; flow != kNobody; flow = flows_[flow].next_on_route) {
+      users.push_back({flow, weight(entries_[at])});
+    }
+  }
+  return users;
+}
+
+void FluidNetwork::list_users(PipeId pipe) {
+  if (is_listed(pipe)) return;
+  pipes_[pipe.value].users = users_of(pipe);
+  loads_[pipe.value] |= kListed;
+}
+
+// Pipes that are no longer hot forget their flows.
+void FluidNetwork::unlist_cold() {
+  for (const PipeId pipe : dirty_) {
+    if (is_hot(pipe) || is_crowded(pipes_[pipe.value])) continue;
+    loads_[pipe.value] &= ~kListed;
+  }
 }
 
 // Puts a flow on its pipes; with a rate if nothing there is contended, else pending.
@@ -140,8 +184,8 @@ std::uint32_t FluidNetwork::admit(RouteId route, double amount, std::uint64_t ta
   }
   Flow& flow = flows_[id];
   flow.route = route;
-  const double share = routes_[route.value].share;
-  flow.amount = flow.remaining = share == 1 ? amount : amount / share;
+  Route& taken = routes_[route.value];
+  flow.amount = flow.remaining = taken.share == 1 ? amount : amount / taken.share;
   flow.rate = 0;
   flow.updated = now;
   flow.tag = tag;
@@ -152,16 +196,24 @@ std::uint32_t FluidNetwork::admit(RouteId route, double amount, std::uint64_t ta
   ++active_;
   bool is_contended = rule_ != nullptr && shares_with_ruled(flow);
   flow.is_ruled = false;
+  flow.next_on_route = taken.first_flow;
+  taken.first_flow = id;
   for (const Entry& entry : entries(flow)) {
-    potentials_[entry.pipe.value] += entry.potential;
-    pipes_[entry.pipe.value].users.push_back({id, entry.weight});
-    is_contended = is_contended || is_hot(entry.pipe);
+    std::int64_t& load = loads_[entry.pipe.value];
+    load += potential(entry);
+    if (load < kHot && (load & kListed) == 0) continue;
+    is_contended = is_contended || load >= kHot;
+    if ((load & kListed) != 0) {
+      pipes_[entry.pipe.value].users.push_back({id, weight(entry)});
+    } else {
+      list_users(entry.pipe);  // with this one
+    }
   }
-  if (is_contended || routes_[route.value].full_rate <= 0) {
+  if (is_contended || taken.full_rate <= 0) {
     pending_.push_back(id);
   } else {
-    flow.rate = routes_[route.value].full_rate;
-    flow.bottleneck = routes_[route.value].narrowest;
+    flow.rate = taken.full_rate;
+    flow.bottleneck = taken.narrowest;
   }
   return id;
 }
@@ -243,15 +295,21 @@ void FluidNetwork::leave(std::uint32_t id, SimTime now) {
   Flow& flow = flows_[id];
   if (flow.slowed_by != kNoPipe) slow(flow, kNoPipe, now);
   --active_;
+  Route& route = routes_[flow.route.value];
+  route.carried += flow.amount;
+  std::uint32_t* link = &route.first_flow;
+  while (*link != id) link = &flows_[*link].next_on_route;
+  *link = flow.next_on_route;
   for (const Entry& entry : entries(flow)) {
-    Pipe& pipe = pipes_[entry.pipe.value];
-    if (flow.is_ruled || is_hot(entry.pipe)) dirty_.push_back(entry.pipe);
-    potentials_[entry.pipe.value] -= entry.potential;
-    pipe.carried += entry.weight * flow.amount;
-    const auto user =
-        std::ranges::find_if(pipe.users, [id](const User& u) { return u.flow == id; });
-    *user = pipe.users.back();
-    pipe.users.pop_back();
+    std::int64_t& load = loads_[entry.pipe.value];
+    const std::int64_t before = load;
+    load -= potential(entry);
+    if ((before & kListed) == 0) continue;
+    if (flow.is_ruled || before >= kHot) dirty_.push_back(entry.pipe);
+    std::vector<User>& users = pipes_[entry.pipe.value].users;
+    const auto user = std::ranges::find_if(users, [id](const User& u) { return u.flow == id; });
+    *user = users.back();
+    users.pop_back();
   }
   flow.is_active = false;
   if (!flow.is_chained) free_.push_back(id);
@@ -271,14 +329,22 @@ FluidNetwork::Stopped FluidNetwork::stop(FlowId id, SimTime now) {
 
 std::vector<FlowId> FluidNetwork::flows_on(PipeId pipe) const {
   std::vector<FlowId> flows;
-  for (const User& user : pipes_[pipe.value].users) flows.push_back(FlowId{user.flow});
+  for (const User& user : users_of(pipe)) flows.push_back(FlowId{user.flow});
   std::ranges::sort(flows);
   return flows;
 }
 
+double FluidNetwork::carried(PipeId pipe) const {
+  double sum = 0;
+  for (std::uint32_t at = pipes_[pipe.value].last_place; at != kNobody; at = places_[at].previous) {
+    sum += weight(entries_[at]) * routes_[places_[at].route].carried;
+  }
+  return sum;
+}
+
 double FluidNetwork::carried(PipeId pipe, SimTime now) const {
-  double sum = pipes_[pipe.value].carried;
-  for (const User& user : pipes_[pipe.value].users) {
+  double sum = carried(pipe);
+  for (const User& user : users_of(pipe)) {
     const Flow& flow = flows_[user.flow];
     const double sent = flow.amount - flow.remaining + flow.rate * to_seconds(now - flow.updated);
     sum += user.weight * std::min(flow.amount, sent);

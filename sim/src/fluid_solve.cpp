@@ -41,8 +41,9 @@ void FluidNetwork::join(std::uint32_t id) {
 void FluidNetwork::touch_pipes(std::size_t from) {
   for (std::size_t i = from; i < set_.size(); ++i) {
     for (const Entry& entry : entries(flows_[set_[i]])) {
+      if (!is_hot(entry.pipe)) continue;
       Pipe& pipe = pipes_[entry.pipe.value];
-      if (!is_hot(entry.pipe) || pipe.stamp == solve_) continue;
+      if (pipe.stamp == solve_) continue;
       pipe.stamp = solve_;
       touched_.push_back(entry.pipe.value);
     }
@@ -54,10 +55,11 @@ void FluidNetwork::freeze(std::uint32_t id, double rate, PipeId bottleneck) {
   flow.new_rate = rate;
   flow.bottleneck = bottleneck;
   for (const Entry& entry : entries(flow)) {
+    if (!is_hot(entry.pipe)) continue;
     Pipe& pipe = pipes_[entry.pipe.value];
     if (pipe.stamp != solve_) continue;
-    pipe.fixed += entry.weight * rate;
-    pipe.free_weight -= entry.weight;
+    pipe.fixed += weight(entry) * rate;
+    pipe.free_weight -= weight(entry);
     --pipe.free_users;
   }
 }
@@ -204,7 +206,7 @@ void FluidNetwork::fill_levels() {
     for (std::uint32_t i = route.begin; i < route.end; ++i) {
       const Entry& entry = entries_[i];
       if (!is_hot(entry.pipe)) continue;
-      scratch_->load(entry.pipe.value, pipes_[entry.pipe.value].capacity, entry.weight);
+      scratch_->load(entry.pipe.value, pipes_[entry.pipe.value].capacity, weight(entry));
     }
   }
   const std::span<const WaterFill::Answer> answers = scratch_->solve();
@@ -364,6 +366,7 @@ void FluidNetwork::settle(SimTime now) {
       join(user.flow);
     }
   }
+  unlist_cold();
   dirty_.clear();
   if (set_.empty()) return;
   ++solves_;
@@ -410,13 +413,16 @@ void FluidNetwork::note_limit(Flow& flow, double rate, SimTime now) {
   const bool is_slowed = rate < full_rate * (1 - kSame) || rate <= 0;
   slow(flow, is_slowed ? flow.bottleneck : kNoPipe, now);
   if (!is_slowed) return;
-  const auto sharers = static_cast<int>(pipes_[flow.bottleneck.value].users.size());
+  const std::size_t users = is_listed(flow.bottleneck)
+                                ? pipes_[flow.bottleneck.value].users.size()
+                                : users_of(flow.bottleneck).size();  // dead, but not contended
+  const auto sharers = static_cast<int>(users);
   if (sharers > limits_[flow.bottleneck.value].sharers_max) note_worst(flow.bottleneck, now);
 }
 
 void FluidNetwork::note_worst(PipeId pipe, SimTime now) {
   Limit& limit = limits_[pipe.value];
-  const std::vector<User>& users = pipes_[pipe.value].users;
+  const std::vector<User> users = users_of(pipe);
   limit.sharers_max = static_cast<int>(users.size());
   if (limit.worst == kNobody) {
     limit.worst = static_cast<std::uint32_t>(worst_.size());

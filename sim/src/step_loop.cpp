@@ -135,14 +135,14 @@ void StepLoop::run() {
   }
 }
 
-StepOutcome StepLoop::outcome() const {
+StepOutcome StepLoop::take_outcome() {
   if (!faults_.failure().empty()) {
     StepOutcome failed;
     failed.failure = faults_.failure();
     failed.iteration = events_.now() - SimTime{};
     return failed;
   }
-  StepOutcome outcome = engines_.front()->outcome();
+  StepOutcome outcome = engines_.front()->take_outcome();
   outcome.events = events_.taken();
   outcome.stalls = faults_.stalls();
   outcome.longest_stall = faults_.longest_stall();

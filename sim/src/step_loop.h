@@ -26,7 +26,8 @@ class StepLoop {
   /// Runs until the first job is complete, or fails (see failure()). Throws ContractViolation if a
   /// Program deadlocks (verify it first).
   void run();
-  StepOutcome outcome() const;
+  /// Requires run(); once.
+  StepOutcome take_outcome();
 
  private:
   void dispatch(const StepEvent& event);

@@ -146,9 +146,9 @@ class FluidNetwork {
     return f.rate * routes_[f.route.value].share;
   }
   /// Units that have passed through `pipe` so far in flows that ended.
-  double carried(PipeId pipe) const { return pipes_[pipe.value].carried; }
+  double carried(PipeId pipe) const;
   /// The same with what flows under way have sent by `now` (>= the last settle): the integral of
-  /// the pipe's load over time. O(flows on the pipe).
+  /// the pipe's load over time. Both: O(routes over the pipe).
   double carried(PipeId pipe, SimTime now) const;
   /// Time up to `now` during which `pipe` kept some flow below the rate it has alone.
   Duration limiting_time(PipeId pipe, SimTime now) const;
@@ -179,6 +179,10 @@ class FluidNetwork {
   /// 1e-9 needs no solve: rounding, not contention.
   static constexpr double kWhole = 1ULL << 40u;
   static constexpr std::int64_t kFull = (1LL << 40) + 1100;
+  static constexpr std::int64_t kListed = 1;
+  static constexpr std::int64_t kHot = 2 * (kFull + 1);
+  /// More routes than that are not searched for active flows.
+  static constexpr std::uint32_t kSearchedRoutes = 32;
 
   // A route of share s is solved for x / s, its amounts and weights scaled to match: max-min
   // fairness of the scaled rates is fairness in proportion to shares. All rates, amounts and
@@ -190,8 +194,9 @@ class FluidNetwork {
   };
   struct Pipe {
     double capacity = 0;
-    double carried = 0;
-    std::vector<User> users;
+    std::uint32_t last_place = kNobody;  // of the routes over it
+    std::uint32_t routes = 0;
+    std::vector<User> users;  // while it is listed
     // Scratch of one solve.
     std::uint64_t stamp = 0;
     double fixed = 0, free_weight = 0, level = 0;
@@ -209,7 +214,9 @@ class FluidNetwork {
     std::uint32_t begin = 0, end = 0;
     double full_rate = 0;  // alone on idle pipes
     double share = 1;
-    PipeId narrowest;  // kNoPipe if the cap is less
+    double carried = 0;                  // by flows that ended
+    PipeId narrowest;                    // kNoPipe if the cap is less
+    std::uint32_t first_flow = kNobody;  // active, the latest to start
   };
   /// What starts and finishes do not read.
   struct RouteUse {
@@ -220,8 +227,17 @@ class FluidNetwork {
   };
   struct Entry {
     PipeId pipe;
+    std::uint32_t kind = 0;
+  };
+  /// Of entries: millions of them have but a few.
+  struct Kind {
     double weight = 1;
     std::int64_t potential = 0;  // weight * the route's full rate, as a share of the capacity
+  };
+  /// A route over a pipe, in step with its entry.
+  struct Place {
+    std::uint32_t route = 0;
+    std::uint32_t previous = kNobody;  // place on the same pipe
   };
   struct Flow {
     RouteId route;
@@ -230,6 +246,7 @@ class FluidNetwork {
     std::uint32_t version = 0;
     std::uint32_t rider = kNobody;    // next flow of the bundle that shares a pending event
     std::uint32_t rider_version = 0;  // ... while its version is still this one
+    std::uint32_t next_on_route = kNobody;
     double amount = 0, remaining = 0, rate = 0;
     SimTime updated{};
     std::uint64_t tag = 0;
@@ -247,11 +264,22 @@ class FluidNetwork {
   };
 
   // True if the flows on the pipe, each at its full rate, would need more than its capacity.
-  bool is_hot(PipeId pipe) const { return potentials_[pipe.value] > kFull; }
+  bool is_hot(PipeId pipe) const { return loads_[pipe.value] >= kHot; }
+  // True if the pipe knows its flows: it is hot, or was since the last settle, or is crowded.
+  bool is_listed(PipeId pipe) const { return (loads_[pipe.value] & kListed) != 0; }
+  bool is_crowded(const Pipe& pipe) const {
+    return rule_ != nullptr || pipe.routes > kSearchedRoutes;
+  }
+  double weight(const Entry& entry) const { return kinds_[entry.kind].weight; }
+  std::int64_t potential(const Entry& entry) const { return kinds_[entry.kind].potential; }
   std::span<const Entry> entries(const Flow& flow) const {
     const Route& route = routes_[flow.route.value];
     return {entries_.data() + route.begin, entries_.data() + route.end};
   }
+  std::uint32_t kind_of(double weight, std::int64_t potential);
+  std::vector<User> users_of(PipeId pipe) const;
+  void list_users(PipeId pipe);
+  void unlist_cold();
   std::uint32_t admit(RouteId route, double amount, std::uint64_t tag, SimTime now);
   bool find_live(Finish& finish);
   SimTime finish_time(const Flow& flow) const;
@@ -282,13 +310,17 @@ class FluidNetwork {
 
   FluidOptions options_;
   double same_ = 0;  // relative difference below which rates are not told apart
-  // By pipe, what its flows would take at their full rates: integers, so that the sum never drifts;
-  // apart from the pipes, so that what every start and finish touches stays in the cache.
-  std::vector<std::int64_t> potentials_;
+  // By pipe, what its flows would take at their full rates, doubled, and kListed: integers, so that
+  // the sum never drifts; apart from the pipes, and all that every start and finish touches of a
+  // pipe that is not hot, so that it stays in the cache.
+  std::vector<std::int64_t> loads_;
   std::vector<Limit> limits_;
   std::vector<Contention> worst_;
   std::vector<Pipe> pipes_;
   std::vector<Entry> entries_;
+  std::vector<Place> places_;  // by entry
+  std::vector<Kind> kinds_;
+  std::map<std::pair<double, std::int64_t>, std::uint32_t> known_kinds_;
   std::vector<Route> routes_;
   std::vector<RouteUse> uses_;  // by route
   std::vector<Flow> flows_;
