@@ -1,6 +1,7 @@
 #include "foresail/sim/fluid_network.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -11,10 +12,6 @@ namespace foresail::sim {
 namespace {
 
 constexpr double kLongestSeconds = 8e6;  // SimTime holds 106 days
-
-bool later(const auto& a, const auto& b) {
-  return a.when != b.when ? a.when > b.when : a.sequence > b.sequence;
-}
 
 }  // namespace
 
@@ -57,18 +54,37 @@ RouteId FluidNetwork::add_route(std::span<const RouteEntry> entries, const Route
   for (const RouteEntry& entry : entries) {
     FORESAIL_EXPECT(entry.weight > 0);
     entries_.push_back({entry.pipe, kind_of(entry.weight * options.share, 0)});
-    Pipe& pipe = pipes_[entry.pipe.value];
-    places_.push_back({static_cast<std::uint32_t>(routes_.size()), pipe.last_place});
-    pipe.last_place = static_cast<std::uint32_t>(places_.size() - 1);
-    ++pipe.routes;
-    if (is_crowded(pipe)) list_users(entry.pipe);
+    add_place(entry.pipe, {static_cast<std::uint32_t>(routes_.size()), entries_.back().kind});
   }
   route.end = static_cast<std::uint32_t>(entries_.size());
   routes_.push_back(route);
   uses_.push_back({options.cap / options.share, 0, 0, 0});
+  first_flow_.push_back(kNobody);
   const RouteId id{static_cast<std::uint32_t>(routes_.size() - 1)};
   find_full_rate(id);
   return id;
+}
+
+// Rows of places double when they are full; old ones are used again.
+void FluidNetwork::add_place(PipeId id, const Place& place) {
+  Pipe& pipe = pipes_[id.value];
+  if (pipe.routes == 0 || (pipe.routes > 1 && std::has_single_bit(pipe.routes))) {
+    const std::uint32_t room = std::max(2u, 2 * pipe.routes);
+    const auto size = static_cast<std::size_t>(std::countr_zero(room));
+    std::uint32_t first = 0;
+    if (free_places_[size].empty()) {
+      first = static_cast<std::uint32_t>(places_.size());
+      places_.resize(places_.size() + room);
+    } else {
+      first = free_places_[size].back();
+      free_places_[size].pop_back();
+    }
+    std::copy_n(places_.begin() + pipe.first_place, pipe.routes, places_.begin() + first);
+    if (pipe.routes > 0) free_places_[size - 1].push_back(pipe.first_place);
+    pipe.first_place = first;
+  }
+  places_[pipe.first_place + pipe.routes++] = place;
+  if (is_crowded(pipe)) list_users(id);
 }
 
 std::uint32_t FluidNetwork::kind_of(double weight, std::int64_t potential) {
@@ -148,18 +164,24 @@ void FluidNetwork::set_capacity(PipeId pipe, double capacity, SimTime now) {
 std::vector<FluidNetwork::User> FluidNetwork::users_of(PipeId pipe) const {
   if (is_listed(pipe)) return pipes_[pipe.value].users;
   std::vector<User> users;
-  for (std::uint32_t at = pipes_[pipe.value].last_place; at != kNobody; at = places_[at].previous) {
-    std::uint32_t flow = routes_[places_[at].route].first_flow;
+  find_users(pipe, users);
+  return users;
+}
+
+void FluidNetwork::find_users(PipeId pipe, std::vector<User>& users) const {
+  for (const Place& place : places(pipes_[pipe.value])) {
+    std::uint32_t flow = first_flow_[place.route];
     for (; flow != kNobody; flow = flows_[flow].next_on_route) {
-      users.push_back({flow, weight(entries_[at])});
+      users.push_back({flow, kinds_[place.kind].weight});
     }
   }
-  return users;
 }
 
 void FluidNetwork::list_users(PipeId pipe) {
   if (is_listed(pipe)) return;
-  pipes_[pipe.value].users = users_of(pipe);
+  std::vector<User>& users = pipes_[pipe.value].users;
+  users.clear();
+  find_users(pipe, users);
   loads_[pipe.value] |= kListed;
 }
 
@@ -191,13 +213,13 @@ std::uint32_t FluidNetwork::admit(RouteId route, double amount, std::uint64_t ta
   flow.tag = tag;
   flow.rider = kNobody;
   flow.is_active = true;
-  flow.slowed_by = kNoPipe;
+  flow.is_solved = false;
   ++flow.version;
   ++active_;
   bool is_contended = rule_ != nullptr && shares_with_ruled(flow);
   flow.is_ruled = false;
-  flow.next_on_route = taken.first_flow;
-  taken.first_flow = id;
+  flow.next_on_route = first_flow_[route.value];
+  first_flow_[route.value] = id;
   for (const Entry& entry : entries(flow)) {
     std::int64_t& load = loads_[entry.pipe.value];
     load += potential(entry);
@@ -213,7 +235,6 @@ std::uint32_t FluidNetwork::admit(RouteId route, double amount, std::uint64_t ta
     pending_.push_back(id);
   } else {
     flow.rate = taken.full_rate;
-    flow.bottleneck = taken.narrowest;
   }
   return id;
 }
@@ -251,10 +272,9 @@ SimTime FluidNetwork::finish_time(const Flow& flow) const {
 void FluidNetwork::push_finish(std::uint32_t id, Pending kind) {
   const Flow& flow = flows_[id];
   if (flow.rate <= 0) return;  // starved: it waits until somebody leaves
-  finishes_.push_back(
-      {finish_time(flow), next_sequence_++, id, flow.version, kind == Pending::Bundle});
-  std::push_heap(finishes_.begin(), finishes_.end(),
-                 [](const Finish& a, const Finish& b) { return later(a, b); });
+  const std::uint64_t order = next_order_ + (kind == Pending::Bundle ? 1 : 0);
+  next_order_ += 2;
+  finishes_.push({finish_time(flow), order, id, flow.version});
 }
 
 // Leaves behind the flows of a pending event that were re-rated or ended, so that none is looked at
@@ -263,7 +283,7 @@ bool FluidNetwork::find_live(Finish& finish) {
   while (finish.flow != kNobody) {
     Flow& flow = flows_[finish.flow];
     if (flow.is_active && flow.version == finish.version) return true;
-    if (!finish.is_bundle) return false;
+    if (!finish.is_bundle()) return false;
     const std::uint32_t passed = finish.flow;
     finish.version = flow.rider_version;
     finish.flow = flow.rider;
@@ -276,9 +296,7 @@ bool FluidNetwork::find_live(Finish& finish) {
 std::optional<SimTime> FluidNetwork::next_finish() {
   while (!finishes_.empty()) {
     if (find_live(finishes_.front())) return finishes_.front().when;
-    std::pop_heap(finishes_.begin(), finishes_.end(),
-                  [](const Finish& a, const Finish& b) { return later(a, b); });
-    finishes_.pop_back();
+    finishes_.pop();
   }
   return std::nullopt;
 }
@@ -293,11 +311,10 @@ std::uint64_t FluidNetwork::finish_next() {
 
 void FluidNetwork::leave(std::uint32_t id, SimTime now) {
   Flow& flow = flows_[id];
-  if (flow.slowed_by != kNoPipe) slow(flow, kNoPipe, now);
+  if (flow.is_slowed) slow(flow, kNoPipe, now);
   --active_;
-  Route& route = routes_[flow.route.value];
-  route.carried += flow.amount;
-  std::uint32_t* link = &route.first_flow;
+  routes_[flow.route.value].carried += flow.amount;
+  std::uint32_t* link = &first_flow_[flow.route.value];
   while (*link != id) link = &flows_[*link].next_on_route;
   *link = flow.next_on_route;
   for (const Entry& entry : entries(flow)) {
@@ -336,8 +353,8 @@ std::vector<FlowId> FluidNetwork::flows_on(PipeId pipe) const {
 
 double FluidNetwork::carried(PipeId pipe) const {
   double sum = 0;
-  for (std::uint32_t at = pipes_[pipe.value].last_place; at != kNobody; at = places_[at].previous) {
-    sum += weight(entries_[at]) * routes_[places_[at].route].carried;
+  for (const Place& place : places(pipes_[pipe.value])) {
+    sum += kinds_[place.kind].weight * routes_[place.route].carried;
   }
   return sum;
 }

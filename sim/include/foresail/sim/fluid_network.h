@@ -9,6 +9,7 @@
 /// is remembered by the set of active routes, since a training step repeats few overlap patterns.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -20,6 +21,7 @@
 
 #include "foresail/base/id.h"
 #include "foresail/base/units.h"
+#include "foresail/sim/quad_heap.h"
 
 namespace foresail::sim {
 
@@ -194,7 +196,7 @@ class FluidNetwork {
   };
   struct Pipe {
     double capacity = 0;
-    std::uint32_t last_place = kNobody;  // of the routes over it
+    std::uint32_t first_place = 0;  // of the routes over it
     std::uint32_t routes = 0;
     std::vector<User> users;  // while it is listed
     // Scratch of one solve.
@@ -214,9 +216,8 @@ class FluidNetwork {
     std::uint32_t begin = 0, end = 0;
     double full_rate = 0;  // alone on idle pipes
     double share = 1;
-    double carried = 0;                  // by flows that ended
-    PipeId narrowest;                    // kNoPipe if the cap is less
-    std::uint32_t first_flow = kNobody;  // active, the latest to start
+    double carried = 0;  // by flows that ended
+    PipeId narrowest;    // kNoPipe if the cap is less
   };
   /// What starts and finishes do not read.
   struct RouteUse {
@@ -234,33 +235,40 @@ class FluidNetwork {
     double weight = 1;
     std::int64_t potential = 0;  // weight * the route's full rate, as a share of the capacity
   };
-  /// A route over a pipe, in step with its entry.
+  /// A route over a pipe.
   struct Place {
-    std::uint32_t route = 0;
-    std::uint32_t previous = kNobody;  // place on the same pipe
+    std::uint32_t route = 0, kind = 0;
   };
-  struct Flow {
+  /// One cache line for flows that no solve meets, the next for those that it does.
+  struct alignas(128) Flow {
+    double amount = 0, remaining = 0, rate = 0;
+    SimTime updated{};
+    std::uint64_t tag = 0;
     RouteId route;
-    PipeId bottleneck;
-    PipeId slowed_by = kNoPipe;
     std::uint32_t version = 0;
     std::uint32_t rider = kNobody;    // next flow of the bundle that shares a pending event
     std::uint32_t rider_version = 0;  // ... while its version is still this one
     std::uint32_t next_on_route = kNobody;
-    double amount = 0, remaining = 0, rate = 0;
-    SimTime updated{};
-    std::uint64_t tag = 0;
+    bool is_active : 1 = false;
+    bool is_ruled : 1 = false;    // its rate is the rule's answer
+    bool is_chained : 1 = false;  // a pending event may still walk over this flow: keep its id
+    bool is_solved : 1 = false;   // `bottleneck` holds; else it is the narrowest of the route
+    bool is_slowed : 1 = false;   // `slowed_by` holds
+    PipeId bottleneck;
+    PipeId slowed_by;
     std::uint64_t stamp = 0;  // equals the solve's number while the flow is in its set
     double new_rate = -1;
-    bool is_active = false;
-    bool is_ruled = false;    // its rate is the rule's answer
-    bool is_chained = false;  // a pending event may still walk over this flow: keep its id
   };
   struct Finish {
     SimTime when;
-    std::uint64_t sequence;
+    std::uint64_t order;  ///< in which they were pushed, doubled; odd: for the riders of `flow` too
     std::uint32_t flow, version;
-    bool is_bundle = false;  ///< stands for the riders of `flow` too
+    bool is_bundle() const { return order % 2 != 0; }
+  };
+  struct Sooner {
+    bool operator()(const Finish& a, const Finish& b) const {
+      return a.when != b.when ? a.when < b.when : a.order < b.order;
+    }
   };
 
   // True if the flows on the pipe, each at its full rate, would need more than its capacity.
@@ -276,8 +284,20 @@ class FluidNetwork {
     const Route& route = routes_[flow.route.value];
     return {entries_.data() + route.begin, entries_.data() + route.end};
   }
+  std::span<const Place> places(const Pipe& pipe) const {
+    return {places_.data() + pipe.first_place, pipe.routes};
+  }
+  PipeId bottleneck(const Flow& flow) const {
+    return flow.is_solved ? flow.bottleneck : routes_[flow.route.value].narrowest;
+  }
+  static void hold(Flow& flow, PipeId bottleneck) {
+    flow.bottleneck = bottleneck;
+    flow.is_solved = true;
+  }
+  void add_place(PipeId pipe, const Place& place);
   std::uint32_t kind_of(double weight, std::int64_t potential);
   std::vector<User> users_of(PipeId pipe) const;
+  void find_users(PipeId pipe, std::vector<User>& users) const;
   void list_users(PipeId pipe);
   void unlist_cold();
   std::uint32_t admit(RouteId route, double amount, std::uint64_t tag, SimTime now);
@@ -318,17 +338,19 @@ class FluidNetwork {
   std::vector<Contention> worst_;
   std::vector<Pipe> pipes_;
   std::vector<Entry> entries_;
-  std::vector<Place> places_;  // by entry
+  std::vector<Place> places_;  // of each pipe in a row, with room for as many again
+  std::array<std::vector<std::uint32_t>, 32> free_places_;  // rows of 2^i, i the index
   std::vector<Kind> kinds_;
   std::map<std::pair<double, std::int64_t>, std::uint32_t> known_kinds_;
   std::vector<Route> routes_;
-  std::vector<RouteUse> uses_;  // by route
+  std::vector<RouteUse> uses_;             // by route
+  std::vector<std::uint32_t> first_flow_;  // active, the latest to start, by route
   std::vector<Flow> flows_;
   std::vector<std::uint32_t> free_;
   std::size_t active_ = 0;
   std::uint64_t epoch_ = 0;
-  std::vector<Finish> finishes_;  // binary heap, stale entries skipped by version
-  std::uint64_t next_sequence_ = 0;
+  QuadHeap<Finish, Sooner> finishes_;  // stale entries are skipped by version
+  std::uint64_t next_order_ = 0;
   std::vector<std::uint32_t> pending_;  // started, without a rate
   std::vector<PipeId> dirty_;           // hot pipes that a flow left
   // Scratch of one solve.
