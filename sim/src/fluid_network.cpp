@@ -6,12 +6,14 @@
 #include <limits>
 
 #include "foresail/base/error.h"
+#include "prefetch.h"
 #include "water_fill.h"
 
 namespace foresail::sim {
 namespace {
 
 constexpr double kLongestSeconds = 8e6;  // SimTime holds 106 days
+constexpr std::size_t kFetchedTogether = 16;
 
 }  // namespace
 
@@ -51,6 +53,7 @@ RouteId FluidNetwork::add_route(std::span<const RouteEntry> entries, const Route
   Route route;
   route.begin = static_cast<std::uint32_t>(entries_.size());
   route.share = options.share;
+  first_flow_.push_back(kNobody);
   for (const RouteEntry& entry : entries) {
     FORESAIL_EXPECT(entry.weight > 0);
     entries_.push_back({entry.pipe, kind_of(entry.weight * options.share, 0)});
@@ -59,7 +62,6 @@ RouteId FluidNetwork::add_route(std::span<const RouteEntry> entries, const Route
   route.end = static_cast<std::uint32_t>(entries_.size());
   routes_.push_back(route);
   uses_.push_back({options.cap / options.share, 0, 0, 0});
-  first_flow_.push_back(kNobody);
   const RouteId id{static_cast<std::uint32_t>(routes_.size() - 1)};
   find_full_rate(id);
   return id;
@@ -247,6 +249,13 @@ FlowId FluidNetwork::start(RouteId route, double amount, std::uint64_t tag, SimT
 
 void FluidNetwork::start_together(std::span<const RouteId> routes, double amount, std::uint64_t tag,
                                   SimTime now) {
+  const std::size_t soon = std::min(routes.size(), kFetchedTogether);
+  for (const RouteId route : routes.first(soon)) {
+    prefetch(entries_.data() + routes_[route.value].begin);
+  }
+  for (std::size_t i = 1; i <= std::min(soon, free_.size()); ++i) {
+    prefetch(&flows_[free_[free_.size() - i]]);
+  }
   std::uint32_t last = kNobody;
   for (const RouteId route : routes) {
     const std::uint32_t id = admit(route, amount, tag, now);
@@ -305,6 +314,8 @@ std::uint64_t FluidNetwork::finish_next() {
   const bool has_one = next_finish().has_value();
   FORESAIL_EXPECT(has_one);
   const std::uint32_t id = finishes_.front().flow;
+  for (const Finish& finish : finishes_.seconds()) prefetch(&flows_[finish.flow]);
+  if (flows_[id].rider != kNobody) prefetch(&flows_[flows_[id].rider]);
   leave(id, finishes_.front().when);
   return flows_[id].tag;
 }

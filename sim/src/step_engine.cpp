@@ -5,6 +5,7 @@
 
 #include "foresail/base/error.h"
 #include "foresail/base/rng.h"
+#include "prefetch.h"
 
 namespace foresail::sim {
 namespace {
@@ -326,9 +327,26 @@ void StepEngine::flow_done(std::uint32_t transfer) {
   schedule(events_.now() + transfers_[transfer].latency, EventKind::TransferDone, transfer);
 }
 
+void StepEngine::prefetch_soon(const StepEvent& event) const {
+  if (event.kind == EventKind::OpDone) prefetch(&states_[event.a]);
+  if (event.kind == EventKind::TransferDone) prefetch(&transfers_[event.a]);
+}
+
+void StepEngine::prefetch_next(const StepEvent& event) const {
+  if (event.kind == EventKind::OpDone) prefetch(&states_[event.a].times[event.b]);
+  if (event.kind != EventKind::TransferDone) return;
+  const Transfer& transfer = transfers_[event.a];
+  for (const OpRef ref : std::span(transfer.ends).first(transfer.end_count)) {
+    prefetch(&states_[ref.unit]);
+  }
+}
+
 void StepEngine::transfer_done(std::uint32_t transfer) {
   Transfer done = std::move(transfers_[transfer]);
   free_transfers_.push_back(transfer);
+  for (const OpRef ref : std::span(done.ends).first(done.end_count)) {
+    prefetch(&states_[ref.unit].times[ref.op]);
+  }
   for (const OpRef ref : done.ops()) finish_op(ref);
   // All ends are free before anyone starts anew.
   for (const OpRef ref : done.ops()) advance(ref.unit);

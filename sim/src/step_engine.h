@@ -54,6 +54,10 @@ class StepEngine {
   /// The last byte of a transfer has arrived.
   void transfer_done(std::uint32_t transfer);
 
+  /// For an event that comes soon, then again for one that comes next: memory that it will need.
+  void prefetch_soon(const StepEvent& event) const;
+  void prefetch_next(const StepEvent& event) const;
+
   bool has_started() const { return !states_.empty(); }
   bool is_complete() const { return ops_left_ == 0; }
   /// Requires a complete step, which is over then: its times move into the outcome.
@@ -73,11 +77,11 @@ class StepEngine {
   };
   /// Bytes on the way (or core-seconds on a host's cores) for one or more ops.
   struct Transfer {
-    std::array<OpRef, 2> ends{};    ///< one or two ops ...
+    std::array<OpRef, 2> ends{};  ///< one or two ops ...
     std::uint32_t end_count = 0;
     std::uint32_t flows_left = 0;
     Duration latency{};
-    std::vector<OpRef> group;       ///< ... or all of these
+    std::vector<OpRef> group;  ///< ... or all of these
     std::span<const OpRef> ops() const {
       return end_count > 0 ? std::span(ends).first(end_count) : std::span(group);
     }
@@ -130,8 +134,8 @@ class StepEngine {
   StepEvents& events_;
   Launcher launcher_;
   std::vector<UnitState> states_;
-  std::vector<std::vector<StepOutcome::OpTime>> times_;  // by unit
-  std::vector<bool> is_done_;                            // all units' ops
+  std::vector<std::vector<StepOutcome::OpTime>> times_;                       // by unit
+  std::vector<bool> is_done_;                                                 // all units' ops
   std::vector<std::array<std::vector<std::uint32_t>, kLaneCount>> lane_ops_;  // by stage
   std::vector<PassTimeline> passes_;                                          // by kernel list
   std::vector<Transfer> transfers_;

@@ -31,6 +31,7 @@ class StepLoop {
 
  private:
   void dispatch(const StepEvent& event);
+  void prefetch_ahead() const;
   void launch(std::uint16_t job, const StepEngine::Launch& flows);
   void flow_ended(std::uint64_t tag);
   bool is_over() const;

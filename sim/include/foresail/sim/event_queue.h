@@ -34,6 +34,14 @@ class EventQueue {
     ++taken_;
     return entry.event;
   }
+  /// Calls `first` with the next event, if there is one, and `other` with each of those of which
+  /// one follows it, if nothing sooner is scheduled.
+  template <class First, class Other>
+  void foresee(First first, Other other) const {
+    if (pending_.empty()) return;
+    first(pending_.front().event);
+    for (const Entry& entry : pending_.seconds()) other(entry.event);
+  }
   /// Moves the clock forward without an event. Requires when >= now() and no event before it.
   void advance_to(SimTime when) {
     FORESAIL_EXPECT(when >= now_);

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <utility>
+#include <span>
 #include <vector>
 
 #include "foresail/base/error.h"
@@ -22,6 +22,11 @@ class QuadHeap {
   /// Requires an item. Changing what `Before` reads is the caller's error.
   const Item& front() const { return items_.front(); }
   Item& front() { return items_.front(); }
+  /// The items of which one is front() after the next pop(), if nothing sooner is pushed.
+  std::span<const Item> seconds() const {
+    if (items_.size() < 2) return {};
+    return std::span(items_).subspan(1, std::min(kChildren, items_.size() - 1));
+  }
 
   void push(const Item& item) {
     std::size_t at = items_.size();
