@@ -41,8 +41,9 @@ void FluidNetwork::join(std::uint32_t id) {
 void FluidNetwork::touch_pipes(std::size_t from) {
   for (std::size_t i = from; i < set_.size(); ++i) {
     for (const Entry& entry : entries(flows_[set_[i]])) {
+      if (!is_hot(entry.pipe)) continue;
       Pipe& pipe = pipes_[entry.pipe.value];
-      if (!is_hot(entry.pipe) || pipe.stamp == solve_) continue;
+      if (pipe.stamp == solve_) continue;
       pipe.stamp = solve_;
       touched_.push_back(entry.pipe.value);
     }
@@ -52,12 +53,13 @@ void FluidNetwork::touch_pipes(std::size_t from) {
 void FluidNetwork::freeze(std::uint32_t id, double rate, PipeId bottleneck) {
   Flow& flow = flows_[id];
   flow.new_rate = rate;
-  flow.bottleneck = bottleneck;
+  hold(flow, bottleneck);
   for (const Entry& entry : entries(flow)) {
+    if (!is_hot(entry.pipe)) continue;
     Pipe& pipe = pipes_[entry.pipe.value];
     if (pipe.stamp != solve_) continue;
-    pipe.fixed += entry.weight * rate;
-    pipe.free_weight -= entry.weight;
+    pipe.fixed += weight(entry) * rate;
+    pipe.free_weight -= weight(entry);
     --pipe.free_users;
   }
 }
@@ -148,7 +150,7 @@ bool FluidNetwork::grow(unsigned round) {
       const Flow& flow = flows_[user.flow];
       if (flow.stamp == solve_) continue;
       const bool is_released =
-          flow.bottleneck.value == p && (!is_full || fastest > flow.rate * (1 + same_));
+          bottleneck(flow).value == p && (!is_full || fastest > flow.rate * (1 + same_));
       const bool is_pushed = flow.rate > pushed * (1 + same_);
       if (is_released || is_pushed) join(user.flow);
     }
@@ -204,7 +206,7 @@ void FluidNetwork::fill_levels() {
     for (std::uint32_t i = route.begin; i < route.end; ++i) {
       const Entry& entry = entries_[i];
       if (!is_hot(entry.pipe)) continue;
-      scratch_->load(entry.pipe.value, pipes_[entry.pipe.value].capacity, entry.weight);
+      scratch_->load(entry.pipe.value, pipes_[entry.pipe.value].capacity, weight(entry));
     }
   }
   const std::span<const WaterFill::Answer> answers = scratch_->solve();
@@ -237,7 +239,7 @@ void FluidNetwork::fill_from_scratch() {
     Flow& flow = flows_[id];
     const Level& level = levels_[uses_[flow.route.value].slot];
     flow.new_rate = level.level;
-    flow.bottleneck = level.bottleneck;
+    hold(flow, level.bottleneck);
   }
 }
 
@@ -272,7 +274,7 @@ bool FluidNetwork::finds_other_bottleneck(Flow& flow, SimTime now) {
       fastest = std::max(fastest, flows_[user.flow].rate);
     }
     if (load < pipe.capacity * (1 - same_) || fastest > flow.rate * (1 + same_)) continue;
-    flow.bottleneck = candidate;
+    hold(flow, candidate);
     note_limit(flow, flow.rate, now);
     return true;
   }
@@ -320,14 +322,14 @@ void FluidNetwork::rule_component(std::size_t first) {
   for (const std::uint32_t id : members) {
     Flow& flow = flows_[id];
     const Route& route = routes_[flow.route.value];
-    flow.bottleneck = route.narrowest;
+    hold(flow, route.narrowest);
     flow.is_ruled = is_contended;
     if (!is_contended || route.full_rate <= 0) {
       flow.new_rate = route.full_rate;  // on a dead pipe: nothing, and it holds nobody up
       continue;
     }
     flow.new_rate = answer->rate;
-    if (answer->bottleneck) flow.bottleneck = *answer->bottleneck;
+    if (answer->bottleneck) hold(flow, *answer->bottleneck);
     ++answer;
   }
 }
@@ -359,11 +361,12 @@ void FluidNetwork::settle(SimTime now) {
   for (const PipeId dirty : dirty_) {
     for (const User& user : pipes_[dirty.value].users) {
       Flow& flow = flows_[user.flow];
-      if (rule_ == nullptr && (flow.bottleneck != dirty || finds_other_bottleneck(flow, now)))
+      if (rule_ == nullptr && (bottleneck(flow) != dirty || finds_other_bottleneck(flow, now)))
         continue;
       join(user.flow);
     }
   }
+  unlist_cold();
   dirty_.clear();
   if (set_.empty()) return;
   ++solves_;
@@ -392,12 +395,13 @@ void FluidNetwork::settle(SimTime now) {
 }
 
 void FluidNetwork::slow(Flow& flow, PipeId pipe, SimTime now) {
-  if (flow.slowed_by == pipe) return;
-  if (flow.slowed_by != kNoPipe) {
+  if (pipe == (flow.is_slowed ? flow.slowed_by : kNoPipe)) return;
+  if (flow.is_slowed) {
     Limit& before = limits_[flow.slowed_by.value];
     if (--before.slowed == 0) before.total += now - before.since;
   }
   flow.slowed_by = pipe;
+  flow.is_slowed = pipe != kNoPipe;
   if (pipe != kNoPipe) {
     Limit& limit = limits_[pipe.value];
     if (limit.slowed++ == 0) limit.since = now;
@@ -408,15 +412,18 @@ void FluidNetwork::slow(Flow& flow, PipeId pipe, SimTime now) {
 void FluidNetwork::note_limit(Flow& flow, double rate, SimTime now) {
   const double full_rate = routes_[flow.route.value].full_rate;
   const bool is_slowed = rate < full_rate * (1 - kSame) || rate <= 0;
-  slow(flow, is_slowed ? flow.bottleneck : kNoPipe, now);
+  const PipeId pipe = is_slowed ? bottleneck(flow) : kNoPipe;
+  slow(flow, pipe, now);
   if (!is_slowed) return;
-  const auto sharers = static_cast<int>(pipes_[flow.bottleneck.value].users.size());
-  if (sharers > limits_[flow.bottleneck.value].sharers_max) note_worst(flow.bottleneck, now);
+  const std::size_t users = is_listed(pipe) ? pipes_[pipe.value].users.size()
+                                            : users_of(pipe).size();  // dead, but not contended
+  const auto sharers = static_cast<int>(users);
+  if (sharers > limits_[pipe.value].sharers_max) note_worst(pipe, now);
 }
 
 void FluidNetwork::note_worst(PipeId pipe, SimTime now) {
   Limit& limit = limits_[pipe.value];
-  const std::vector<User>& users = pipes_[pipe.value].users;
+  const std::vector<User> users = users_of(pipe);
   limit.sharers_max = static_cast<int>(users.size());
   if (limit.worst == kNobody) {
     limit.worst = static_cast<std::uint32_t>(worst_.size());

@@ -131,7 +131,7 @@ StepOutcome Simulator::run(std::span<const Job> jobs) const {
   Network network(cluster_, effective(options_), training_pace(cluster_.device()), options_.seed);
   StepLoop loop(cluster_, options_, network, jobs);
   loop.run();
-  StepOutcome outcome = loop.outcome();
+  StepOutcome outcome = loop.take_outcome();
   add_links(network, options_.keeps_all_links, outcome);
   name_collisions(network, outcome);
   return outcome;

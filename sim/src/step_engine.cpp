@@ -5,6 +5,7 @@
 
 #include "foresail/base/error.h"
 #include "foresail/base/rng.h"
+#include "prefetch.h"
 
 namespace foresail::sim {
 namespace {
@@ -38,13 +39,15 @@ void StepEngine::start() {
   FORESAIL_EXPECT(is_complete());
   start_ = end_ = events_.now();
   states_.assign(units_.units.size(), {});
+  times_.assign(units_.units.size(), {});
   for (std::size_t u = 0; u < states_.size(); ++u) {
     const auto stage = static_cast<std::size_t>(units_.units[u].stage);
-    const std::size_t ops = context_.program.stages[stage].ops.size();
-    states_[u].times.resize(ops);
-    states_[u].is_done.assign(ops, false);
-    ops_left_ += ops;
+    times_[u].resize(context_.program.stages[stage].ops.size());
+    states_[u].times = times_[u].data();
+    states_[u].first_done = ops_left_;
+    ops_left_ += times_[u].size();
   }
+  is_done_.assign(ops_left_, false);
   for (std::uint32_t u = 0; u < units_.units.size(); ++u) advance(u);
 }
 
@@ -56,7 +59,7 @@ const Op& StepEngine::op(OpRef ref) const {
 bool StepEngine::is_ready(OpRef ref) const {
   const UnitState& state = states_[ref.unit];
   for (const program::OpId before : op(ref).after) {
-    if (!state.is_done[before.value]) return false;
+    if (!is_done_[state.first_done + before.value]) return false;
   }
   return true;
 }
@@ -116,7 +119,7 @@ void StepEngine::start_compute(OpRef ref) {
     return;
   }
   span = speed_.end_of(ref.unit, events_.now(), span) - events_.now();
-  const std::uint32_t id = new_transfer({ref}, Duration{});
+  const std::uint32_t id = new_transfer(std::span(&ref, 1), Duration{});
   transfers_[id].flows_left = 1;
   network_.fluid().start(core_routes_[ref.unit], to_seconds(span), flow_tag(context_.job, id),
                          events_.now());
@@ -156,9 +159,10 @@ void StepEngine::start_message(OpRef sender, OpRef receiver) {
   const Unit& from = units_.units[sender.unit];
   const Unit& to = units_.units[receiver.unit];
   const Op& send = op(sender);
+  const std::array<OpRef, 2> ends{sender, receiver};
   const Duration measured = host_transfer("send", 2, send.bytes);
   if (measured.count() >= 0) {
-    const std::uint32_t id = new_transfer({sender, receiver}, measured);
+    const std::uint32_t id = new_transfer(ends, measured);
     schedule(events_.now() + measured, EventKind::TransferDone, id);
     return;
   }
@@ -174,7 +178,7 @@ void StepEngine::start_message(OpRef sender, OpRef receiver) {
       known.share = plan.amount;
     }
   }
-  const std::uint32_t id = new_transfer({sender, receiver}, known.latency);
+  const std::uint32_t id = new_transfer(ends, known.latency);
   launch(id, known.routes, known.share * static_cast<double>(send.bytes.count()));
 }
 
@@ -255,7 +259,7 @@ void StepEngine::start_collective(const Gathering& gathering) {
   }
 }
 
-std::uint32_t StepEngine::new_transfer(std::vector<OpRef> ops, Duration latency) {
+std::uint32_t StepEngine::new_transfer(std::span<const OpRef> ops, Duration latency) {
   std::uint32_t id = 0;
   if (free_transfers_.empty()) {
     id = static_cast<std::uint32_t>(transfers_.size());
@@ -264,9 +268,16 @@ std::uint32_t StepEngine::new_transfer(std::vector<OpRef> ops, Duration latency)
     id = free_transfers_.back();
     free_transfers_.pop_back();
   }
-  transfers_[id].ops = std::move(ops);
-  transfers_[id].latency = latency;
-  transfers_[id].flows_left = 0;
+  Transfer& made = transfers_[id];
+  const bool is_small = ops.size() <= made.ends.size();
+  made.end_count = is_small ? static_cast<std::uint32_t>(ops.size()) : 0;
+  if (is_small) {
+    std::ranges::copy(ops, made.ends.begin());
+  } else {
+    made.group.assign(ops.begin(), ops.end());
+  }
+  made.latency = latency;
+  made.flows_left = 0;
   return id;
 }
 
@@ -316,12 +327,29 @@ void StepEngine::flow_done(std::uint32_t transfer) {
   schedule(events_.now() + transfers_[transfer].latency, EventKind::TransferDone, transfer);
 }
 
+void StepEngine::prefetch_soon(const StepEvent& event) const {
+  if (event.kind == EventKind::OpDone) prefetch(&states_[event.a]);
+  if (event.kind == EventKind::TransferDone) prefetch(&transfers_[event.a]);
+}
+
+void StepEngine::prefetch_next(const StepEvent& event) const {
+  if (event.kind == EventKind::OpDone) prefetch(&states_[event.a].times[event.b]);
+  if (event.kind != EventKind::TransferDone) return;
+  const Transfer& transfer = transfers_[event.a];
+  for (const OpRef ref : std::span(transfer.ends).first(transfer.end_count)) {
+    prefetch(&states_[ref.unit]);
+  }
+}
+
 void StepEngine::transfer_done(std::uint32_t transfer) {
   Transfer done = std::move(transfers_[transfer]);
   free_transfers_.push_back(transfer);
-  for (const OpRef ref : done.ops) finish_op(ref);
+  for (const OpRef ref : std::span(done.ends).first(done.end_count)) {
+    prefetch(&states_[ref.unit].times[ref.op]);
+  }
+  for (const OpRef ref : done.ops()) finish_op(ref);
   // All ends are free before anyone starts anew.
-  for (const OpRef ref : done.ops) advance(ref.unit);
+  for (const OpRef ref : done.ops()) advance(ref.unit);
 }
 
 void StepEngine::finish_op(OpRef ref) {
@@ -329,7 +357,7 @@ void StepEngine::finish_op(OpRef ref) {
   const Op& each = op(ref);
   const std::size_t l = index_of(each.lane);
   state.times[ref.op].end = events_.now();
-  state.is_done[ref.op] = true;
+  is_done_[state.first_done + ref.op] = true;
   --ops_left_;
   state.is_busy[l] = false;
   ++state.head[l];
@@ -337,7 +365,7 @@ void StepEngine::finish_op(OpRef ref) {
   end_ = std::max(end_, events_.now());
 }
 
-StepOutcome StepEngine::outcome() const {
+StepOutcome StepEngine::take_outcome() {
   StepOutcome result;
   FORESAIL_EXPECT(is_complete());
   result.iteration = end_ - start_;
@@ -345,12 +373,13 @@ StepOutcome StepEngine::outcome() const {
     result.iteration += context_.options.profile->step_overhead;
   }
   result.units = units_.units;
-  for (const UnitState& state : states_) {
-    std::vector<StepOutcome::OpTime>& times = result.op_times.emplace_back(state.times);
+  for (std::vector<StepOutcome::OpTime>& times : times_) {
     for (StepOutcome::OpTime& time : times) {
       time = {SimTime{} + (time.start - start_), SimTime{} + (time.end - start_)};
     }
   }
+  result.op_times = std::move(times_);
+  states_.clear();
   for (const PassTimeline& pass : passes_) {
     std::vector<StepOutcome::OpTime>& times = result.kernel_times.emplace_back();
     for (const PassTimeline::Interval& interval : pass.kernels) {

@@ -54,27 +54,37 @@ class StepEngine {
   /// The last byte of a transfer has arrived.
   void transfer_done(std::uint32_t transfer);
 
+  /// For an event that comes soon, then again for one that comes next: memory that it will need.
+  void prefetch_soon(const StepEvent& event) const;
+  void prefetch_next(const StepEvent& event) const;
+
   bool has_started() const { return !states_.empty(); }
   bool is_complete() const { return ops_left_ == 0; }
-  /// Requires a complete step.
-  StepOutcome outcome() const;
+  /// Requires a complete step, which is over then: its times move into the outcome.
+  StepOutcome take_outcome();
 
  private:
-  struct UnitState {
+  /// Of a size and place that an event costs one cache line.
+  struct alignas(64) UnitState {
     std::array<std::uint32_t, kLaneCount> head{};
     std::array<bool, kLaneCount> is_busy{};
-    int transfers_active = 0;  ///< on the dp lane
-    std::vector<StepOutcome::OpTime> times;
-    std::vector<bool> is_done;
+    int transfers_active = 0;              ///< on the dp lane
+    StepOutcome::OpTime* times = nullptr;  ///< of its ops, in times_
+    std::size_t first_done = 0;            ///< of its ops, in is_done_
   };
   struct OpRef {
     std::uint32_t unit, op;
   };
   /// Bytes on the way (or core-seconds on a host's cores) for one or more ops.
   struct Transfer {
-    std::vector<OpRef> ops;
+    std::array<OpRef, 2> ends{};  ///< one or two ops ...
+    std::uint32_t end_count = 0;
     std::uint32_t flows_left = 0;
     Duration latency{};
+    std::vector<OpRef> group;  ///< ... or all of these
+    std::span<const OpRef> ops() const {
+      return end_count > 0 ? std::span(ends).first(end_count) : std::span(group);
+    }
   };
   /// Of all ranks of a unit to their peers, each carrying `share` of a rank's bytes.
   struct MessageRoutes {
@@ -107,7 +117,7 @@ class StepEngine {
   void start_message(OpRef sender, OpRef receiver);
   void gather(OpRef ref);
   void start_collective(const Gathering& gathering);
-  std::uint32_t new_transfer(std::vector<OpRef> ops, Duration latency);
+  std::uint32_t new_transfer(std::span<const OpRef> ops, Duration latency);
   void launch(std::uint32_t transfer, std::span<const RouteId> routes, double amount);
   void launch(std::uint32_t transfer, const TransferPlan& plan, double scale);
   void mark_started(OpRef ref);
@@ -124,6 +134,8 @@ class StepEngine {
   StepEvents& events_;
   Launcher launcher_;
   std::vector<UnitState> states_;
+  std::vector<std::vector<StepOutcome::OpTime>> times_;                       // by unit
+  std::vector<bool> is_done_;                                                 // all units' ops
   std::vector<std::array<std::vector<std::uint32_t>, kLaneCount>> lane_ops_;  // by stage
   std::vector<PassTimeline> passes_;                                          // by kernel list
   std::vector<Transfer> transfers_;

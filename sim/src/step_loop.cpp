@@ -102,6 +102,17 @@ void StepLoop::dispatch(const StepEvent& event) {
   }
 }
 
+void StepLoop::prefetch_ahead() const {
+  const auto is_of_job = [this](const StepEvent& event) { return event.job < engines_.size(); };
+  events_.foresee(
+      [&](const StepEvent& event) {
+        if (is_of_job(event)) engines_[event.job]->prefetch_next(event);
+      },
+      [&](const StepEvent& event) {
+        if (is_of_job(event)) engines_[event.job]->prefetch_soon(event);
+      });
+}
+
 bool StepLoop::is_over() const {
   const StepEngine& asked = *engines_.front();
   return !faults_.failure().empty() || (asked.has_started() && asked.is_complete());
@@ -123,7 +134,9 @@ void StepLoop::run() {
     while (is_moving) {
       is_moving = false;
       while (events_.next_time() == std::optional<SimTime>(now)) {
-        dispatch(events_.take_next());
+        const StepEvent next = events_.take_next();
+        prefetch_ahead();
+        dispatch(next);
         is_moving = true;
       }
       events_.advance_to(now);
@@ -135,14 +148,14 @@ void StepLoop::run() {
   }
 }
 
-StepOutcome StepLoop::outcome() const {
+StepOutcome StepLoop::take_outcome() {
   if (!faults_.failure().empty()) {
     StepOutcome failed;
     failed.failure = faults_.failure();
     failed.iteration = events_.now() - SimTime{};
     return failed;
   }
-  StepOutcome outcome = engines_.front()->outcome();
+  StepOutcome outcome = engines_.front()->take_outcome();
   outcome.events = events_.taken();
   outcome.stalls = faults_.stalls();
   outcome.longest_stall = faults_.longest_stall();

@@ -26,10 +26,12 @@ class StepLoop {
   /// Runs until the first job is complete, or fails (see failure()). Throws ContractViolation if a
   /// Program deadlocks (verify it first).
   void run();
-  StepOutcome outcome() const;
+  /// Requires run(); once.
+  StepOutcome take_outcome();
 
  private:
   void dispatch(const StepEvent& event);
+  void prefetch_ahead() const;
   void launch(std::uint16_t job, const StepEngine::Launch& flows);
   void flow_ended(std::uint64_t tag);
   bool is_over() const;

@@ -147,5 +147,53 @@ TEST(FluidNetwork, StaggeredFlowsShareOnlyWhileBothRun) {
   EXPECT_EQ(network.carried(link), 30e6);
 }
 
+// 70 routes over one pipe, more than are searched for active flows, one made while others run.
+TEST(FluidNetwork, APipeOfManyRoutesKnowsItsFlowsHoweverLateARouteIsMade) {
+  FluidNetwork network;
+  const PipeId link = network.add_pipe(120);
+  const std::vector<RouteEntry> entries = {{link, 1}};
+  std::vector<RouteId> routes;
+  std::vector<FlowId> flows;
+  for (std::uint64_t i = 0; i < 70; ++i) {
+    routes.push_back(network.add_route(entries));
+    if (i % 10 == 3) flows.push_back(network.start(routes.back(), 1000, i, SimTime{}));
+  }
+  network.settle(SimTime{});
+  EXPECT_EQ(network.flows_on(link), flows);
+  // 7 flows: 120 / 7 each.
+  for (const FlowId flow : flows) EXPECT_NEAR(network.rate(flow), 120.0 / 7, 1e-9);
+  network.stop(flows[2], SimTime{});
+  network.settle(SimTime{});
+  EXPECT_NEAR(network.rate(flows[0]), 20, 1e-9);
+  EXPECT_EQ(network.flows_on(link).size(), 6u);
+}
+
+// A pipe that one flow leaves idle, then two contend for, then one has alone, counts them all.
+TEST(FluidNetwork, APipeCountsWhatPassesWhetherContendedOrNot) {
+  FluidNetwork network;
+  const PipeId link = network.add_pipe(10);
+  const std::vector<RouteEntry> entries = {{link, 1}};
+  const RouteId slow = network.add_route(entries, {1, 4});
+  const RouteId fast = network.add_route(entries);
+  network.start(slow, 8, 1, SimTime{});  // at 4 until 2 s
+  network.settle(SimTime{});
+  EXPECT_EQ(network.flows_on(link).size(), 1u);
+  const SimTime second = SimTime{} + std::chrono::seconds(1);
+  const FlowId other = network.start(fast, 10, 2, second);
+  network.settle(second);
+  EXPECT_NEAR(network.rate(other), 6, 1e-9);
+  EXPECT_EQ(network.flows_on(link).size(), 2u);
+  EXPECT_NEAR(network.carried(link, second), 4, 1e-9);
+  EXPECT_EQ(network.finish_next(), 1u);
+  const SimTime third = SimTime{} + std::chrono::seconds(2);
+  network.settle(third);
+  EXPECT_EQ(network.flows_on(link), std::vector<FlowId>{other});
+  EXPECT_NEAR(network.rate(other), 10, 1e-9);
+  EXPECT_NEAR(network.carried(link, third), 14, 1e-9);  // 8 and 6
+  EXPECT_EQ(network.finish_next(), 2u);
+  EXPECT_EQ(network.carried(link), 18);
+  EXPECT_TRUE(network.flows_on(link).empty());
+}
+
 }  // namespace
 }  // namespace foresail::sim

@@ -5,11 +5,10 @@
 
 #include <cstdint>
 #include <optional>
-#include <queue>
-#include <vector>
 
 #include "foresail/base/error.h"
 #include "foresail/base/units.h"
+#include "foresail/sim/quad_heap.h"
 
 namespace foresail::sim {
 
@@ -20,20 +19,28 @@ class EventQueue {
   /// Requires when >= now().
   void schedule_at(SimTime when, Event event) {
     FORESAIL_EXPECT(when >= now_);
-    pending_.push(Entry{when, next_sequence_++, event});
+    pending_.push({when, next_sequence_++, event});
   }
   std::optional<SimTime> next_time() const {
     if (pending_.empty()) return std::nullopt;
-    return pending_.top().when;
+    return pending_.front().when;
   }
   /// Takes the next event and moves the clock to it. Requires a pending event.
   Event take_next() {
     FORESAIL_EXPECT(!pending_.empty());
-    const Entry entry = pending_.top();
+    const Entry entry = pending_.front();
     pending_.pop();
     now_ = entry.when;
     ++taken_;
     return entry.event;
+  }
+  /// Calls `first` with the next event, if there is one, and `other` with each of those of which
+  /// one follows it, if nothing sooner is scheduled.
+  template <class First, class Other>
+  void foresee(First first, Other other) const {
+    if (pending_.empty()) return;
+    first(pending_.front().event);
+    for (const Entry& entry : pending_.seconds()) other(entry.event);
   }
   /// Moves the clock forward without an event. Requires when >= now() and no event before it.
   void advance_to(SimTime when) {
@@ -48,13 +55,15 @@ class EventQueue {
     SimTime when;
     std::uint64_t sequence;
     Event event;
-    bool operator<(const Entry& other) const {  // max-heap: later is "less"
-      return when != other.when ? when > other.when : sequence > other.sequence;
+  };
+  struct Sooner {
+    bool operator()(const Entry& a, const Entry& b) const {
+      return a.when != b.when ? a.when < b.when : a.sequence < b.sequence;
     }
   };
   SimTime now_{};
   std::uint64_t next_sequence_ = 0, taken_ = 0;
-  std::priority_queue<Entry> pending_;
+  QuadHeap<Entry, Sooner> pending_;
 };
 
 }  // namespace foresail::sim

@@ -9,6 +9,7 @@
 /// is remembered by the set of active routes, since a training step repeats few overlap patterns.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -20,6 +21,7 @@
 
 #include "foresail/base/id.h"
 #include "foresail/base/units.h"
+#include "foresail/sim/quad_heap.h"
 
 namespace foresail::sim {
 
@@ -146,9 +148,9 @@ class FluidNetwork {
     return f.rate * routes_[f.route.value].share;
   }
   /// Units that have passed through `pipe` so far in flows that ended.
-  double carried(PipeId pipe) const { return pipes_[pipe.value].carried; }
+  double carried(PipeId pipe) const;
   /// The same with what flows under way have sent by `now` (>= the last settle): the integral of
-  /// the pipe's load over time. O(flows on the pipe).
+  /// the pipe's load over time. Both: O(routes over the pipe).
   double carried(PipeId pipe, SimTime now) const;
   /// Time up to `now` during which `pipe` kept some flow below the rate it has alone.
   Duration limiting_time(PipeId pipe, SimTime now) const;
@@ -179,6 +181,10 @@ class FluidNetwork {
   /// 1e-9 needs no solve: rounding, not contention.
   static constexpr double kWhole = 1ULL << 40u;
   static constexpr std::int64_t kFull = (1LL << 40) + 1100;
+  static constexpr std::int64_t kListed = 1;
+  static constexpr std::int64_t kHot = 2 * (kFull + 1);
+  /// More routes than that are not searched for active flows.
+  static constexpr std::uint32_t kSearchedRoutes = 32;
 
   // A route of share s is solved for x / s, its amounts and weights scaled to match: max-min
   // fairness of the scaled rates is fairness in proportion to shares. All rates, amounts and
@@ -190,8 +196,9 @@ class FluidNetwork {
   };
   struct Pipe {
     double capacity = 0;
-    double carried = 0;
-    std::vector<User> users;
+    std::uint32_t first_place = 0;  // of the routes over it
+    std::uint32_t routes = 0;
+    std::vector<User> users;  // while it is listed
     // Scratch of one solve.
     std::uint64_t stamp = 0;
     double fixed = 0, free_weight = 0, level = 0;
@@ -209,7 +216,8 @@ class FluidNetwork {
     std::uint32_t begin = 0, end = 0;
     double full_rate = 0;  // alone on idle pipes
     double share = 1;
-    PipeId narrowest;  // kNoPipe if the cap is less
+    double carried = 0;  // by flows that ended
+    PipeId narrowest;    // kNoPipe if the cap is less
   };
   /// What starts and finishes do not read.
   struct RouteUse {
@@ -220,38 +228,78 @@ class FluidNetwork {
   };
   struct Entry {
     PipeId pipe;
+    std::uint32_t kind = 0;
+  };
+  /// Of entries: millions of them have but a few.
+  struct Kind {
     double weight = 1;
     std::int64_t potential = 0;  // weight * the route's full rate, as a share of the capacity
   };
-  struct Flow {
-    RouteId route;
-    PipeId bottleneck;
-    PipeId slowed_by = kNoPipe;
-    std::uint32_t version = 0;
-    std::uint32_t rider = kNobody;    // next flow of the bundle that shares a pending event
-    std::uint32_t rider_version = 0;  // ... while its version is still this one
+  /// A route over a pipe.
+  struct Place {
+    std::uint32_t route = 0, kind = 0;
+  };
+  /// One cache line for flows that no solve meets, the next for those that it does.
+  struct alignas(128) Flow {
     double amount = 0, remaining = 0, rate = 0;
     SimTime updated{};
     std::uint64_t tag = 0;
+    RouteId route;
+    std::uint32_t version = 0;
+    std::uint32_t rider = kNobody;    // next flow of the bundle that shares a pending event
+    std::uint32_t rider_version = 0;  // ... while its version is still this one
+    std::uint32_t next_on_route = kNobody;
+    bool is_active : 1 = false;
+    bool is_ruled : 1 = false;    // its rate is the rule's answer
+    bool is_chained : 1 = false;  // a pending event may still walk over this flow: keep its id
+    bool is_solved : 1 = false;   // `bottleneck` holds; else it is the narrowest of the route
+    bool is_slowed : 1 = false;   // `slowed_by` holds
+    PipeId bottleneck;
+    PipeId slowed_by;
     std::uint64_t stamp = 0;  // equals the solve's number while the flow is in its set
     double new_rate = -1;
-    bool is_active = false;
-    bool is_ruled = false;    // its rate is the rule's answer
-    bool is_chained = false;  // a pending event may still walk over this flow: keep its id
   };
   struct Finish {
     SimTime when;
-    std::uint64_t sequence;
+    std::uint64_t order;  ///< in which they were pushed, doubled; odd: for the riders of `flow` too
     std::uint32_t flow, version;
-    bool is_bundle = false;  ///< stands for the riders of `flow` too
+    bool is_bundle() const { return order % 2 != 0; }
+  };
+  struct Sooner {
+    bool operator()(const Finish& a, const Finish& b) const {
+      return a.when != b.when ? a.when < b.when : a.order < b.order;
+    }
   };
 
   // True if the flows on the pipe, each at its full rate, would need more than its capacity.
-  bool is_hot(PipeId pipe) const { return potentials_[pipe.value] > kFull; }
+  bool is_hot(PipeId pipe) const { return loads_[pipe.value] >= kHot; }
+  // True if the pipe knows its flows: it is hot, or was since the last settle, or is crowded.
+  bool is_listed(PipeId pipe) const { return (loads_[pipe.value] & kListed) != 0; }
+  bool is_crowded(const Pipe& pipe) const {
+    return rule_ != nullptr || pipe.routes > kSearchedRoutes;
+  }
+  double weight(const Entry& entry) const { return kinds_[entry.kind].weight; }
+  std::int64_t potential(const Entry& entry) const { return kinds_[entry.kind].potential; }
   std::span<const Entry> entries(const Flow& flow) const {
     const Route& route = routes_[flow.route.value];
     return {entries_.data() + route.begin, entries_.data() + route.end};
   }
+  std::span<const Place> places(const Pipe& pipe) const {
+    return {places_.data() + pipe.first_place, pipe.routes};
+  }
+  PipeId bottleneck(const Flow& flow) const {
+    return flow.is_solved ? flow.bottleneck : routes_[flow.route.value].narrowest;
+  }
+  static void hold(Flow& flow, PipeId bottleneck) {
+    flow.bottleneck = bottleneck;
+    flow.is_solved = true;
+  }
+  void add_place(PipeId pipe, const Place& place);
+  std::uint32_t kind_of(double weight, std::int64_t potential);
+  std::vector<User> users_of(PipeId pipe) const;
+  void find_users(PipeId pipe, std::vector<User>& users) const;
+  void list_users(PipeId pipe);
+  void unlist_cold();
   std::uint32_t admit(RouteId route, double amount, std::uint64_t tag, SimTime now);
   bool find_live(Finish& finish);
   SimTime finish_time(const Flow& flow) const;
@@ -282,21 +330,27 @@ class FluidNetwork {
 
   FluidOptions options_;
   double same_ = 0;  // relative difference below which rates are not told apart
-  // By pipe, what its flows would take at their full rates: integers, so that the sum never drifts;
-  // apart from the pipes, so that what every start and finish touches stays in the cache.
-  std::vector<std::int64_t> potentials_;
+  // By pipe, what its flows would take at their full rates, doubled, and kListed: integers, so that
+  // the sum never drifts; apart from the pipes, and all that every start and finish touches of a
+  // pipe that is not hot, so that it stays in the cache.
+  std::vector<std::int64_t> loads_;
   std::vector<Limit> limits_;
   std::vector<Contention> worst_;
   std::vector<Pipe> pipes_;
   std::vector<Entry> entries_;
+  std::vector<Place> places_;  // of each pipe in a row, with room for as many again
+  std::array<std::vector<std::uint32_t>, 32> free_places_;  // rows of 2^i, i the index
+  std::vector<Kind> kinds_;
+  std::map<std::pair<double, std::int64_t>, std::uint32_t> known_kinds_;
   std::vector<Route> routes_;
-  std::vector<RouteUse> uses_;  // by route
+  std::vector<RouteUse> uses_;             // by route
+  std::vector<std::uint32_t> first_flow_;  // active, the latest to start, by route
   std::vector<Flow> flows_;
   std::vector<std::uint32_t> free_;
   std::size_t active_ = 0;
   std::uint64_t epoch_ = 0;
-  std::vector<Finish> finishes_;  // binary heap, stale entries skipped by version
-  std::uint64_t next_sequence_ = 0;
+  QuadHeap<Finish, Sooner> finishes_;  // stale entries are skipped by version
+  std::uint64_t next_order_ = 0;
   std::vector<std::uint32_t> pending_;  // started, without a rate
   std::vector<PipeId> dirty_;           // hot pipes that a flow left
   // Scratch of one solve.
