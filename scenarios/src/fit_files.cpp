@@ -57,9 +57,11 @@ void write_lines(const std::filesystem::path& path, const std::vector<std::strin
 void write_device(const FitSummary& summary, const std::filesystem::path& path,
                   const std::string& origin) {
   std::vector<std::string> lines = lines_of(path);
+  bool is_constant = false;  // `nccl` has a launch_us too
   for (std::string& line : lines) {
+    if (!line.starts_with(' ')) is_constant = line == "constants:";
     for (const FittedParameter& fitted : summary.parameters) {
-      if (fitted.parameter.member == nullptr) continue;
+      if (!is_constant || fitted.parameter.member == nullptr) continue;
       const std::string start = "  " + fitted.parameter.name + ":";
       if (line.starts_with(start)) line = fmt::format("{} {:.4g}", start, fitted.value);
     }

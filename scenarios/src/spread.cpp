@@ -12,6 +12,8 @@
 namespace foresail::scenarios {
 namespace {
 
+constexpr double kRounding = 1e-12;
+
 struct Weighted {
   double value, weight;
 };
@@ -23,7 +25,7 @@ double quantile(const std::vector<Weighted>& sorted, double share) {
   double sum = 0;
   for (const Weighted& each : sorted) {
     sum += each.weight;
-    if (sum >= share * all) return each.value;
+    if (sum >= share * all * (1 - kRounding)) return each.value;
   }
   return sorted.empty() ? 0 : sorted.back().value;
 }
