@@ -76,6 +76,10 @@ void save(const Options& options, const planner::Plan& plan, Document& document)
 }
 
 int run_search(const Options& options, const scenarios::Scenario& scenario) {
+  if (options.common.fidelity != "flow" || options.common.fold != "auto") {
+    throw Error(ErrorCode::InvalidInput,
+                "--fidelity and --fold: a search prices folded flow, then unfolded flow");
+  }
   ProgressLine line(options.common);
   scenarios::SearchRunOptions run_options;
   run_options.search.threads = options.common.threads;

@@ -82,8 +82,7 @@ Bytes saturated(Wide bytes) {
   return Bytes(static_cast<std::int64_t>(std::min(bytes, Wide{1} << 60)));
 }
 
-void add_activations(const Schedule& schedule, const StageWork& work, int stage,
-                     MemoryNeed& need) {
+void add_activations(const Schedule& schedule, const StageWork& work, int stage, MemoryNeed& need) {
   Wide live = 0;
   Wide live_max = 0;
   Wide peak = 0;

@@ -21,8 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 class Search {
  public:
-  Search(const SearchProblem& problem, const SearchOptions& options,
-         const program::CostModel& cost)
+  Search(const SearchProblem& problem, const SearchOptions& options, const program::CostModel& cost)
       : problem_(problem),
         space_(completed(problem)),
         options_(options),

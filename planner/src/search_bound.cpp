@@ -37,9 +37,8 @@ PlanBound::PlanBound(const Plan& plan, const PlanShape& shape, MeshCost& mesh)
 
 double PlanBound::gather(int stage, std::int64_t parameters) const {
   if (ranks_ == 1 || parameters == 0) return 0;
-  return mesh_.dp(
-      stage, Collective::AllGather,
-      padded(parameters, ranks_) * Bytes(size_of(storage_dtype(plan_.training))));
+  return mesh_.dp(stage, Collective::AllGather,
+                  padded(parameters, ranks_) * Bytes(size_of(storage_dtype(plan_.training))));
 }
 
 double PlanBound::reduce(int stage, std::int64_t parameters) const {
@@ -78,9 +77,12 @@ void PlanBound::add_per_pass(int stage, const StageShape& shape, Exchange& made)
   if (!reduces) return;
   double gathers = 0;
   double reductions = 0;
+  double largest_gather = 0;
   double largest = 0;
   for (const ChunkWork& chunk : shape.work.chunks) {
-    if (zero_ == 3) gathers += 2 * gather(stage, chunk.parameters);
+    const double one_gather = zero_ == 3 ? gather(stage, chunk.parameters) : 0;
+    gathers += 2 * one_gather;
+    largest_gather = std::max(largest_gather, one_gather);
     const double one = reduce(stage, chunk.parameters);
     reductions += one;
     largest = std::max(largest, one);
@@ -89,8 +91,9 @@ void PlanBound::add_per_pass(int stage, const StageShape& shape, Exchange& made)
   if (plan_.layout.overlap.dp) {
     made.lane = all;
   } else {
-    // The last reduction is behind the last pass.
-    made.per_pass = std::max(0.0, all - largest);
+    // The last reduction is behind the last pass. The first gather starts with the step, before
+    // the first pass; on stages behind the first it may be over when their input comes.
+    made.per_pass = std::max(0.0, all - largest - (stage == 0 ? 0 : largest_gather));
   }
 }
 
@@ -109,8 +112,7 @@ double PlanBound::behind(int stage, const StageShape& shape) const {
   if (shape.work.tied_parameters > 0) {
     // The copies of two stages are summed first; on the last stage with overlap maybe earlier.
     const bool waits = !plan_.layout.overlap.dp || stage == 0;
-    const Bytes bytes =
-        shape.work.tied_parameters * Bytes(size_of(plan_.training.gradient_dtype));
+    const Bytes bytes = shape.work.tied_parameters * Bytes(size_of(plan_.training.gradient_dtype));
     if (waits && stages_ > 1) time = std::max(time, mesh_.embedding(bytes));
     time += reduce(stage, shape.work.tied_parameters);
   }

@@ -19,7 +19,8 @@
 ///    the larger sum.
 /// 4. With overlap.dp and resident ZeRO, stage 0's first pass waits for the first gather, and
 ///    everything waits for that pass. The dp lane is in order, so its collectives are also a chain.
-/// 5. Behind a stage's last pass come the reduction of at least its chunk (of the last pass, unknown
+/// 5. Behind a stage's last pass come the reduction of at least its chunk (of the last pass,
+/// unknown
 ///    beyond stage 0: the least over chunks; without overlap.dp of all chunks), then the tied
 ///    matrix, then the replicated gradients over tp. The scalars' all-reduce waits for all stages;
 ///    the optimizer for it; without overlap.dp the gathers for the optimizer.

@@ -98,16 +98,16 @@ class MeshEnumeration {
  private:
   /// Laws know nothing of ZeRO's stage, recomputation and the other overlaps.
   void add_switches(Layout layout) {
-    const auto inner = static_cast<std::int64_t>(space_.zero_stage.size() * space_.recompute.size() *
-                                                 space_.overlap_tp.size() *
-                                                 space_.overlap_dp.size());
+    const auto inner =
+        static_cast<std::int64_t>(space_.zero_stage.size() * space_.recompute.size() *
+                                  space_.overlap_tp.size() * space_.overlap_dp.size());
     seen_.clear();
     for (const int is_parallel : space_.sequence_parallel) {
       for (const int overlaps : space_.overlap_pp) {
         layout.sequence_parallel = is_parallel != 0;
         layout.overlap.pp = overlaps != 0;
-        const auto broken = check_laws(problem_.base.model, layout, problem_.base.training,
-                                       mesh_.gpus);
+        const auto broken =
+            check_laws(problem_.base.model, layout, problem_.base.training, mesh_.gpus);
         if (broken.empty()) {
           add_rest(layout);
           continue;
@@ -136,7 +136,7 @@ class MeshEnumeration {
   }
 
   void add(const Layout& layout) {
-    const Layout plain = plain_form(layout);
+    const Layout plain = plain_form(layout, problem_.base.stack);
     if (layout.pp == 1 && plain.schedule != layout.schedule) {
       // Which schedule stands for all does not matter; the others are seen in other rounds.
       const auto& all = space_.schedule;

@@ -57,7 +57,8 @@ std::vector<std::vector<DeviceId>> distinct_groups(const Plan& plan, const RankG
 
 MeshCost::MeshCost(const Plan& plan, const program::CostModel& cost)
     : cost_(cost),
-      shared_below_(4 * kSharedBytes * std::max<std::int64_t>(kLeastFlows, plan.cluster.node.devices) *
+      shared_below_(4 * kSharedBytes *
+                    std::max<std::int64_t>(kLeastFlows, plan.cluster.node.devices) *
                     plan.network.qps_per_connection) {
   const RankGrid grid = plan.layout.grid();
   tp_ = distinct_groups(plan, grid, {Axis::Tp});

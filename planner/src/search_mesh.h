@@ -50,7 +50,7 @@ class MeshCost {
 
 /// One kind of stage: the first, the last, or one between them.
 struct StageShape {
-  StageWork work;  ///< without kernels
+  StageWork work;                         ///< without kernels
   std::vector<double> forward, backward;  ///< least seconds, by chunk
 };
 struct PlanShape {

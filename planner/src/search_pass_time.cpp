@@ -15,8 +15,8 @@ PricedPart price_part(const std::vector<Kernel>& kernels,
     const bool is_collective = kernel.kind == KernelKind::Collective;
     for (const int before : kernel.after) waiting.erase(before);
     if (is_collective) waiting.insert(static_cast<int>(i));
-    part.steps.push_back({price(kernel), is_collective, is_collective ? kernel.lane : Lane::Compute,
-                          kernel.after});
+    part.steps.push_back(
+        {price(kernel), is_collective, is_collective ? kernel.lane : Lane::Compute, kernel.after});
   }
   part.unawaited.assign(waiting.begin(), waiting.end());
   return part;

@@ -164,7 +164,7 @@ std::vector<Mesh> meshes(const SearchProblem& problem, const SearchSpace& space,
   return MeshList(problem, space, outcome).make();
 }
 
-Layout plain_form(const Layout& layout) {
+Layout plain_form(const Layout& layout, const models::Stack& stack) {
   Layout plain = layout;
   const bool has_replicas = layout.dp * layout.cp > 1;
   if (layout.tp == 1) plain.overlap.tp = false;
@@ -177,6 +177,9 @@ Layout plain_form(const Layout& layout) {
     // With a pipeline it still says when the copies of a tied matrix are summed.
     if (layout.pp == 1) plain.overlap.dp = false;
   }
+  // Fused attention keeps no scores that could be made again.
+  const bool is_selective = layout.recompute == models::Recompute::Selective;
+  if (is_selective && stack.flash_attention) plain.recompute = models::Recompute::None;
   // Under a pipeline gradients leave once per step either way, and are freed as late.
   if (layout.pp > 1 && plain.zero_stage == 2) plain.zero_stage = 1;
   if (layout.schedule == ScheduleKind::Interleaved && layout.group_size == layout.pp) {

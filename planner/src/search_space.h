@@ -31,7 +31,7 @@ std::int64_t layouts_per_mesh(const SearchSpace& space, std::size_t chunks);
 
 /// `layout` with every choice that changes nothing set to its plainest value: two layouts whose
 /// plain forms are equal lower to the same Program and need the same memory.
-Layout plain_form(const Layout& layout);
+Layout plain_form(const Layout& layout, const models::Stack& stack);
 
 /// The first `ranks` devices of an order.
 program::Placement placement_on(const DeviceOrder& order, int ranks);

@@ -76,25 +76,40 @@ std::vector<Layout> neighbours(const SearchProblem& problem, const Layout& layou
     return given.empty() ? divisors_to(gpus, most) : given;
   };
   std::vector<Layout> out;
-  vary(or_all(space.tp, model.heads), layout, [&](Layout& m, int tp) { m.tp = tp, rest(m); }, out);
-  vary(or_all(space.pp, model.layers), layout,
-       [&](Layout& m, int pp) {
-         m.pp = pp;
-         if (pp == 1) chunks(m, 1);
-         rest(m);
-       },
-       out);
+  vary(
+      or_all(space.tp, model.heads), layout, [&](Layout& m, int tp) { m.tp = tp, rest(m); }, out);
+  vary(
+      or_all(space.pp, model.layers), layout,
+      [&](Layout& m, int pp) {
+        m.pp = pp;
+        rest(m);
+        // The most chunks that this pipeline can have, up to those of `layout`.
+        int v = 1;
+        for (const int each : chunk_choices(space, model, pp)) {
+          if (each <= layout.v) v = std::max(v, each);
+        }
+        chunks(m, v);
+      },
+      out);
   vary(chunk_choices(space, model, layout.pp), layout, chunks, out);
-  vary(space.microbatch_size, layout,
-       [](Layout& m, std::int64_t size) { m.microbatch_size = size; }, out);
-  vary(space.sequence_parallel, layout, [](Layout& m, int on) { m.sequence_parallel = on != 0; },
-       out);
-  vary(space.zero_stage, layout, [](Layout& m, int zero) { m.zero_stage = zero; }, out);
-  vary(space.recompute, layout, [](Layout& m, models::Recompute r) { m.recompute = r; }, out);
-  vary(space.schedule, layout, [](Layout& m, ScheduleKind kind) { m.schedule = kind; }, out);
-  vary(space.overlap_tp, layout, [](Layout& m, int on) { m.overlap.tp = on != 0; }, out);
-  vary(space.overlap_pp, layout, [](Layout& m, int on) { m.overlap.pp = on != 0; }, out);
-  vary(space.overlap_dp, layout, [](Layout& m, int on) { m.overlap.dp = on != 0; }, out);
+  vary(
+      space.microbatch_size, layout, [](Layout& m, std::int64_t size) { m.microbatch_size = size; },
+      out);
+  vary(
+      space.sequence_parallel, layout, [](Layout& m, int on) { m.sequence_parallel = on != 0; },
+      out);
+  vary(
+      space.zero_stage, layout, [](Layout& m, int zero) { m.zero_stage = zero; }, out);
+  vary(
+      space.recompute, layout, [](Layout& m, models::Recompute r) { m.recompute = r; }, out);
+  vary(
+      space.schedule, layout, [](Layout& m, ScheduleKind kind) { m.schedule = kind; }, out);
+  vary(
+      space.overlap_tp, layout, [](Layout& m, int on) { m.overlap.tp = on != 0; }, out);
+  vary(
+      space.overlap_pp, layout, [](Layout& m, int on) { m.overlap.pp = on != 0; }, out);
+  vary(
+      space.overlap_dp, layout, [](Layout& m, int on) { m.overlap.dp = on != 0; }, out);
   return out;
 }
 
@@ -123,9 +138,9 @@ Verdict judge(const SearchProblem& problem, const SearchOutcome& outcome, const 
   Verdict verdict;
   verdict.candidate.layout = layout;
   verdict.candidate.placement = placement;
-  const Layout plain = plain_form(layout);
+  const Layout plain = plain_form(layout, problem.base.stack);
   const auto same = std::ranges::find_if(outcome.simulated, [&](const Candidate& each) {
-    return each.placement == placement && plain_form(each.layout) == plain;
+    return each.placement == placement && plain_form(each.layout, problem.base.stack) == plain;
   });
   if (same != outcome.simulated.end()) {
     verdict.kind = Verdict::Kind::Simulated;
@@ -138,8 +153,7 @@ Verdict judge(const SearchProblem& problem, const SearchOutcome& outcome, const 
   const auto is_size = [&](int gpus) { return gpus == ranks; };
   const bool is_allowed = std::ranges::any_of(space.gpus, is_size);
   const int gpus = is_allowed ? static_cast<int>(ranks) : space.gpus.front();
-  for (const BrokenLaw& law :
-       check_laws(problem.base.model, layout, problem.base.training, gpus)) {
+  for (const BrokenLaw& law : check_laws(problem.base.model, layout, problem.base.training, gpus)) {
     if (!verdict.reason.empty()) verdict.reason += "; ";
     verdict.reason += law.message;
   }

@@ -76,7 +76,7 @@ Scenario read_scenario(const Yaml& root, int depth) {
   plan.cluster = topologies::resolve_cluster(root.at("cluster"), folders.topologies);
   const auto search = root.find("search");
   if (search) {
-    if (const auto layout = root.find("layout")) layout->fail("stands beside search; give one");
+    if (root.find("layout")) search->fail("stands beside layout; give one of them");
     if (depth > 0) search->fail("another job needs a layout");
   } else {
     plan.layout = planner::read_layout(root.at("layout"));

@@ -68,8 +68,7 @@ void explain(const SearchRequest& request, const program::CostModel& cost, Searc
   }
   const Candidate& best = answer.finalists[answer.best].candidate;
   for (const Layout& layout : planner::neighbours(request.problem, best.layout)) {
-    answer.explanations.push_back(
-        {difference(best.layout, layout), judge(layout, best.placement)});
+    answer.explanations.push_back({difference(best.layout, layout), judge(layout, best.placement)});
   }
 }
 

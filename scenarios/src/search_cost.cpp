@@ -25,9 +25,7 @@ class SearchCost final : public program::CostModel {
         compute_(cluster.device(), nullptr),
         network_(cluster, options_.network, sim::training_pace(cluster.device()), options_.seed) {}
 
-  Duration kernel(const Kernel& kernel, DeviceId) const override {
-    return compute_.kernel(kernel);
-  }
+  Duration kernel(const Kernel& kernel, DeviceId) const override { return compute_.kernel(kernel); }
 
   Duration collective(Collective kind, Bytes bytes,
                       std::span<const DeviceId> devices) const override {

@@ -91,11 +91,11 @@ Document outcome_document(const SearchOutcome& outcome) {
 std::string summary(const SearchRequest& request, const SearchOutcome& outcome) {
   std::int64_t illegal = 0;
   for (const auto& [name, law] : outcome.law) illegal += law.count;
-  std::string text =
-      fmt::format("layouts {}: {} break a law, {} run as another, {} do not fit, {} bounded, {} "
-                  "simulated\n",
-                  outcome.enumerated, illegal, outcome.equivalent, outcome.out_of_memory,
-                  outcome.bounded, outcome.simulated.size());
+  std::string text = fmt::format(
+      "layouts {}: {} break a law, {} run as another, {} do not fit, {} bounded, {} "
+      "simulated\n",
+      outcome.enumerated, illegal, outcome.equivalent, outcome.out_of_memory, outcome.bounded,
+      outcome.simulated.size());
   if (outcome.is_proved) {
     text += "optimal in the space under the folded flow cost\n";
   } else {

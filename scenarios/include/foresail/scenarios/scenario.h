@@ -36,8 +36,8 @@ struct Scenario {
 };
 
 /// Reads a scenario (`foresail: 1`) or a Plan (`foresail_plan: 1`). Throws Error{InvalidInput} with
-/// file, line and key, also for a search, which load_question alone accepts. Broken laws and missing
-/// memory are not errors here: planner::check answers them.
+/// file, line and key, also for a search, which load_question alone accepts. Broken laws and
+/// missing memory are not errors here: planner::check answers them.
 Scenario load_scenario(const std::filesystem::path& path);
 /// The same, but the scenario may have `search` in place of `layout`.
 Scenario load_question(const std::filesystem::path& path);

@@ -62,7 +62,7 @@ struct SearchAnswer {
 
 struct SearchRunOptions {
   planner::SearchOptions search;
-  bool explains = false;  ///< fills explanations
+  bool explains = false;                   ///< fills explanations
   const Conditions* conditions = nullptr;  ///< of the scenario; not owned
   std::optional<std::uint64_t> seed;
 };
