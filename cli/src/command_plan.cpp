@@ -84,7 +84,13 @@ int run_search(const Options& options, const scenarios::Scenario& scenario) {
   scenarios::SearchRunOptions run_options;
   run_options.search.threads = options.common.threads;
   run_options.search.top = options.top;
-  run_options.search.budget_s = options.budget;
+  const auto start = std::chrono::steady_clock::now();
+  if (options.budget > 0) {
+    run_options.search.should_stop = [start, &options] {
+      return std::chrono::steady_clock::now() - start >
+             std::chrono::duration<double>(options.budget);
+    };
+  }
   run_options.search.progress = [&](const auto& progress) { line.show(progress); };
   run_options.explains = options.explains;
   run_options.conditions = &scenario.conditions;

@@ -1,7 +1,6 @@
 #include "foresail/planner/search.h"
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <queue>
 #include <utility>
@@ -16,8 +15,6 @@ namespace {
 // Fixed sizes, so that what is priced does not depend on the number of threads.
 constexpr std::size_t kRefinedAtOnce = 32;
 constexpr std::size_t kSimulatedAtOnce = 4;
-
-using Clock = std::chrono::steady_clock;
 
 class Search {
  public:
@@ -152,10 +149,7 @@ class Search {
     outcome_.simulated.insert(at, candidate);
   }
 
-  bool is_over_budget() const {
-    if (options_.budget_s <= 0) return false;
-    return std::chrono::duration<double>(Clock::now() - start_).count() > options_.budget_s;
-  }
+  bool is_over_budget() const { return options_.should_stop && options_.should_stop(); }
 
   void report() const {
     if (!options_.progress) return;
@@ -172,7 +166,6 @@ class Search {
   SearchSpace space_;
   const SearchOptions& options_;
   const program::CostModel& cost_;
-  Clock::time_point start_ = Clock::now();
   SearchOutcome outcome_;
   std::vector<Mesh> meshes_;
   std::vector<std::unique_ptr<MeshState>> states_;

@@ -70,9 +70,10 @@ struct SearchProgress {
 struct SearchOptions {
   int threads = 1;  ///< the outcome does not depend on it
   int top = 1;      ///< the search stops when the best `top` are proved
-  /// Seconds of wall time after which the search stops with the gap that is left; 0: never. The
-  /// outcome of a search that is cut so depends on the machine.
-  double budget_s = 0;
+  /// Asked between plans, by any thread: the search stops with the gap that is left, but not before
+  /// something has been simulated. May be empty. An outcome that a clock has cut depends on the
+  /// machine.
+  std::function<bool()> should_stop;
   std::function<void(const SearchProgress&)> progress;  ///< may be empty; called by one thread
 };
 
