@@ -1,9 +1,12 @@
 #include <fmt/format.h>
 
+#include <chrono>
+
 #include "command.h"
 #include "foresail/base/error.h"
 #include "foresail/base/quantity.h"
 #include "foresail/program/program.h"
+#include "foresail/scenarios/search.h"
 
 namespace foresail::cli {
 namespace {
@@ -12,6 +15,8 @@ struct Options {
   Common common;
   std::string scenario, output, program_file;
   int top = 1;
+  double budget = 0;
+  bool explains = false;
 };
 
 Document memory_document(const planner::Feasibility& answer) {
@@ -40,13 +45,79 @@ std::string memory_table(const planner::Feasibility& answer) {
   return text + fmt::format("limit of one device: {}\n", to_text(answer.memory_limit));
 }
 
-int run(const Options& options) {
-  if (options.top != 1) {
-    throw Error(ErrorCode::Unsupported,
-                "--top: a fixed layout gives one plan; the search is not part of this version");
+// Of a search; at most once a second, and what has changed.
+class ProgressLine {
+ public:
+  explicit ProgressLine(const Common& common) : common_(common) {}
+  void show(const planner::SearchProgress& progress) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_ < std::chrono::seconds(1)) return;
+    last_ = now;
+    std::string text = fmt::format("{} layouts, {} open, {} simulated", progress.enumerated,
+                                   progress.open, progress.simulated);
+    if (progress.best_s > 0) {
+      text += fmt::format("; best {:.4g} s, bound {:.4g} s", progress.best_s, progress.bound_s);
+    }
+    remark(common_, text);
   }
+
+ private:
+  const Common& common_;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+void save(const Options& options, const planner::Plan& plan, Document& document) {
+  const program::Program program = scenarios::lower_verified(plan);
+  if (!options.program_file.empty()) write_file(options.program_file, program::to_text(program));
+  planner::save_plan(plan, options.output);
+  document["plan"] = options.output;
+  document["plan_digest"] = plan.digest();
+  document["program_digest"] = program::program_digest(program);
+}
+
+int run_search(const Options& options, const scenarios::Scenario& scenario) {
+  if (options.common.fidelity != "flow" || options.common.fold != "auto") {
+    throw Error(ErrorCode::InvalidInput,
+                "--fidelity and --fold: a search prices folded flow, then unfolded flow");
+  }
+  ProgressLine line(options.common);
+  scenarios::SearchRunOptions run_options;
+  run_options.search.threads = options.common.threads;
+  run_options.search.top = options.top;
+  const auto start = std::chrono::steady_clock::now();
+  if (options.budget > 0) {
+    run_options.search.should_stop = [start, &options] {
+      return std::chrono::steady_clock::now() - start >
+             std::chrono::duration<double>(options.budget);
+    };
+  }
+  run_options.search.progress = [&](const auto& progress) { line.show(progress); };
+  run_options.explains = options.explains;
+  run_options.conditions = &scenario.conditions;
+  run_options.seed = options.common.seed;
+  const scenarios::SearchRequest& request = *scenario.search;
+  const scenarios::SearchAnswer found = scenarios::run_search(request, run_options);
+  Document document = scenarios::to_document(request, found);
+  std::string text = scenarios::to_text(request, found, options.top);
+  document["feasible"] = !found.finalists.empty();
+  if (found.finalists.empty()) {
+    answer(options.common, document, "infeasible\n" + text);
+    return kInfeasible;
+  }
+  save(options, found.finalists[found.best].plan, document);
+  text += fmt::format("plan {}\n", options.output);
+  answer(options.common, document, text);
+  return kOk;
+}
+
+int run(const Options& options) {
   keep_input(options.scenario, {options.output, options.program_file, options.common.report_file});
-  const scenarios::Scenario scenario = scenarios::load_scenario(options.scenario);
+  const scenarios::Scenario scenario = scenarios::load_question(options.scenario);
+  if (scenario.search) return run_search(options, scenario);
+  if (options.top != 1 || options.explains || options.budget > 0) {
+    throw Error(ErrorCode::InvalidInput,
+                "--top, --explain and --budget need a scenario with `search` in place of `layout`");
+  }
   const planner::Plan& plan = scenario.plan;
   const planner::Feasibility feasibility = planner::check(plan);
   Document document = {{"feasible", feasibility.is_feasible()},
@@ -65,20 +136,15 @@ int run(const Options& options) {
     answer(options.common, document, text);
     return kInfeasible;
   }
-  const program::Program program = scenarios::lower_verified(plan);
-  const std::string program_text = program::to_text(program);
-  if (!options.program_file.empty()) write_file(options.program_file, program_text);
-  planner::save_plan(plan, options.output);
+  save(options, plan, document);
   const scenarios::Conditions& met = scenario.conditions;
   if (met.jitter.sigma > 0 || !met.faults.empty() || !met.traffic.empty() || !met.jobs.empty()) {
     remark(options.common, "jitter, faults, traffic and other jobs are no part of a Plan");
   }
-  document["plan"] = options.output;
-  document["plan_digest"] = plan.digest();
-  document["program_digest"] = program::program_digest(program);
   answer(options.common, document,
          fmt::format("{}plan {}\nplan digest    {}\nprogram digest {}\n", memory_table(feasibility),
-                     options.output, plan.digest(), program::program_digest(program)));
+                     options.output, document["plan_digest"].get<std::string>(),
+                     document["program_digest"].get<std::string>()));
   return kOk;
 }
 
@@ -86,11 +152,18 @@ int run(const Options& options) {
 
 Command add_plan(CLI::App& root) {
   auto options = std::make_shared<Options>();  // shared with the runner below
-  CLI::App* app = root.add_subcommand("plan", "check a layout, show its memory, write the Plan");
+  CLI::App* app = root.add_subcommand(
+      "plan", "check a layout or search the best, show its memory, write the Plan");
   app->add_option("scenario", options->scenario, "scenario file")->required();
   app->add_option("-o,--output", options->output, "the Plan to write")->required();
   app->add_option("--program", options->program_file, "also write the Program's text form");
-  app->add_option("--top", options->top, "plans to show (1: the layout is given)");
+  app->add_option("--top", options->top, "of a search: how many best plans to prove and show")
+      ->check(CLI::Range(1, 1000));
+  app->add_option("--budget", options->budget,
+                  "of a search: seconds after which it stops and prints the gap that is left")
+      ->check(CLI::PositiveNumber);
+  app->add_flag("--explain", options->explains,
+                "of a search: why this one, and why not its neighbours and those to compare");
   options->common.add_to(*app);
   return {app, [options] { return run(*options); }};
 }
