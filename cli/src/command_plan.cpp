@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <optional>
 
 #include "command.h"
 #include "foresail/base/error.h"
@@ -13,8 +14,9 @@ namespace {
 
 struct Options {
   Common common;
-  std::string scenario, output, program_file;
+  std::string scenario, output, program_file, state_file;
   int top = 1;
+  bool is_by_size = false;
   double budget = 0;
   bool explains = false;
 };
@@ -45,25 +47,40 @@ std::string memory_table(const planner::Feasibility& answer) {
   return text + fmt::format("limit of one device: {}\n", to_text(answer.memory_limit));
 }
 
-// Of a search; at most once a second, and what has changed.
+/// Of a search; every few seconds, and only if something has changed.
 class ProgressLine {
  public:
   explicit ProgressLine(const Common& common) : common_(common) {}
   void show(const planner::SearchProgress& progress) {
     const auto now = std::chrono::steady_clock::now();
-    if (now - last_ < std::chrono::seconds(1)) return;
+    if (now - last_ < kPause) return;
+    const std::string text = line(progress);
+    if (text == shown_) return;
     last_ = now;
-    std::string text = fmt::format("{} layouts, {} open, {} simulated", progress.enumerated,
-                                   progress.open, progress.simulated);
-    if (progress.best_s > 0) {
-      text += fmt::format("; best {:.4g} s, bound {:.4g} s", progress.best_s, progress.bound_s);
-    }
+    shown_ = text;
     remark(common_, text);
   }
 
  private:
+  static constexpr std::chrono::seconds kPause{2};
+
+  static std::string line(const planner::SearchProgress& progress) {
+    if (progress.simulated == 0 && progress.meshes_done < progress.meshes) {
+      return fmt::format("{} layouts: bounds of {} of {} meshes", progress.layouts,
+                         progress.meshes_done, progress.meshes);
+    }
+    std::string text =
+        fmt::format("{} plans open, {} simulated", progress.open, progress.simulated);
+    if (progress.best_s > 0) {
+      text += fmt::format(", best {:.4g} s, none left is below {:.4g} s", progress.best_s,
+                          progress.bound_s);
+    }
+    return text;
+  }
+
   const Common& common_;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  std::string shown_;
 };
 
 void save(const Options& options, const planner::Plan& plan, Document& document) {
@@ -80,10 +97,12 @@ int run_search(const Options& options, const scenarios::Scenario& scenario) {
     throw Error(ErrorCode::InvalidInput,
                 "--fidelity and --fold: a search prices folded flow, then unfolded flow");
   }
+  const scenarios::SearchRequest& request = *scenario.search;
   ProgressLine line(options.common);
   scenarios::SearchRunOptions run_options;
   run_options.search.threads = options.common.threads;
   run_options.search.top = options.top;
+  if (options.is_by_size) run_options.search.scope = planner::Scope::PerSize;
   const auto start = std::chrono::steady_clock::now();
   if (options.budget > 0) {
     run_options.search.should_stop = [start, &options] {
@@ -95,7 +114,9 @@ int run_search(const Options& options, const scenarios::Scenario& scenario) {
   run_options.explains = options.explains;
   run_options.conditions = &scenario.conditions;
   run_options.seed = options.common.seed;
-  const scenarios::SearchRequest& request = *scenario.search;
+  std::optional<scenarios::SearchState> state;
+  if (!options.state_file.empty()) state.emplace(options.state_file, request.problem);
+  if (state) run_options.state = &*state;
   const scenarios::SearchAnswer found = scenarios::run_search(request, run_options);
   Document document = scenarios::to_document(request, found);
   std::string text = scenarios::to_text(request, found, options.top);
@@ -111,12 +132,16 @@ int run_search(const Options& options, const scenarios::Scenario& scenario) {
 }
 
 int run(const Options& options) {
-  keep_input(options.scenario, {options.output, options.program_file, options.common.report_file});
+  keep_input(options.scenario, {options.output, options.program_file, options.state_file,
+                                options.common.report_file});
   const scenarios::Scenario scenario = scenarios::load_question(options.scenario);
   if (scenario.search) return run_search(options, scenario);
-  if (options.top != 1 || options.explains || options.budget > 0) {
-    throw Error(ErrorCode::InvalidInput,
-                "--top, --explain and --budget need a scenario with `search` in place of `layout`");
+  if (options.top != 1 || options.explains || options.budget > 0 || options.is_by_size ||
+      !options.state_file.empty()) {
+    throw Error(
+        ErrorCode::InvalidInput,
+        "--top, --explain, --budget, --by-size and --state need a scenario with `search` in "
+        "place of `layout`");
   }
   const planner::Plan& plan = scenario.plan;
   const planner::Feasibility feasibility = planner::check(plan);
@@ -164,6 +189,10 @@ Command add_plan(CLI::App& root) {
       ->check(CLI::PositiveNumber);
   app->add_flag("--explain", options->explains,
                 "of a search: why this one, and why not its neighbours and those to compare");
+  app->add_flag("--by-size", options->is_by_size,
+                "of a search: the best of every number of GPUs, not of all together");
+  app->add_option("--state", options->state_file,
+                  "of a search: file of what was simulated; an interrupted search goes on from it");
   options->common.add_to(*app);
   return {app, [options] { return run(*options); }};
 }

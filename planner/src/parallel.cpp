@@ -1,4 +1,4 @@
-#include "parallel.h"
+#include "foresail/planner/parallel.h"
 
 #include <algorithm>
 #include <atomic>

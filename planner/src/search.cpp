@@ -1,12 +1,15 @@
 #include "foresail/planner/search.h"
 
 #include <algorithm>
-#include <limits>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
 #include <queue>
 #include <utility>
 
 #include "foresail/base/error.h"
-#include "parallel.h"
+#include "foresail/planner/parallel.h"
 #include "search_enumerate.h"
 
 namespace foresail::planner {
@@ -27,7 +30,7 @@ class Search {
 
   SearchOutcome run() {
     enumerate_all();
-    while (!queue_.empty() && bound() < target()) {
+    while (drop_settled()) {
       if (is_over_budget() && !outcome_.simulated.empty()) break;
       if (queue_.top().is_fine) {
         simulate_some();
@@ -36,7 +39,7 @@ class Search {
       }
       report();
     }
-    outcome_.is_proved = !is_incomplete_ && (queue_.empty() || bound() >= target());
+    outcome_.is_proved = !is_incomplete_ && queue_.empty();
     outcome_.left_objective = is_incomplete_ || queue_.empty() ? 0 : bound();
     return std::move(outcome_);
   }
@@ -59,6 +62,7 @@ class Search {
       if (is_over_budget()) return;
       states_[m] = std::make_unique<MeshState>(problem_, space_, meshes_[m], cost_);
       found[m] = enumerate(problem_, space_, meshes_[m], *states_[m]);
+      ++meshes_done_;
     };
     for_each_index(options_.threads, meshes_.size(), one, [&] { report(); });
     for (std::size_t m = 0; m < found.size(); ++m) {
@@ -92,17 +96,29 @@ class Search {
 
   double bound() const { return queue_.top().objective; }
 
-  /// What a plan must beat to be among the top.
-  double target() const {
+  /// Plans that compete: all, or those of one size.
+  int group_of(std::size_t index) const {
+    return options_.scope == Scope::PerSize ? gpus_of(index) : 0;
+  }
+
+  /// Whether a plan might still be among the top.
+  bool is_open(const Open& open) const {
+    const auto known = objectives_.find(group_of(open.index));
     const auto top = static_cast<std::size_t>(std::max(1, options_.top));
-    if (outcome_.simulated.size() < top) return std::numeric_limits<double>::infinity();
-    return outcome_.simulated[top - 1].objective;
+    const auto least = static_cast<std::size_t>(std::max(1, options_.simulated_min));
+    if (known == objectives_.end() || known->second.size() < std::max(top, least)) return true;
+    return open.objective < known->second[top - 1];
+  }
+
+  /// Takes what is settled from the front of the queue; false if nothing is left.
+  bool drop_settled() {
+    while (!queue_.empty() && !is_open(queue_.top())) queue_.pop();
+    return !queue_.empty();
   }
 
   void refine_some() {
     std::vector<Open> batch;
-    while (!queue_.empty() && !queue_.top().is_fine && batch.size() < kRefinedAtOnce &&
-           bound() < target()) {
+    while (drop_settled() && !queue_.top().is_fine && batch.size() < kRefinedAtOnce) {
       batch.push_back(queue_.top());
       queue_.pop();
     }
@@ -129,24 +145,40 @@ class Search {
 
   void simulate_some() {
     std::vector<std::size_t> batch;
-    while (!queue_.empty() && queue_.top().is_fine && batch.size() < kSimulatedAtOnce &&
-           bound() < target()) {
+    while (drop_settled() && queue_.top().is_fine && batch.size() < kSimulatedAtOnce) {
       batch.push_back(queue_.top().index);
       queue_.pop();
     }
+    std::vector<char> is_recalled(batch.size(), 0);
     for_each_index(options_.threads, batch.size(), [&](std::size_t i) {
       Candidate& candidate = candidates_[batch[i]];
-      const Plan plan = plan_of(problem_, candidate, cost_);
-      candidate.step_s = to_seconds(cost_.step(lower(plan), plan.placement));
+      std::optional<Duration> known;
+      if (options_.recall) known = options_.recall(candidate);
+      is_recalled[i] = known ? 1 : 0;
+      candidate.step_s = to_seconds(known ? *known : step_of(candidate));
       candidate.objective = objective_of(problem_, candidate.step_s, gpus_of(batch[i]));
     });
-    for (const std::size_t index : batch) insert(candidates_[index]);
+    std::vector<Candidate> made;
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      insert(batch[i]);
+      if (is_recalled[i] == 0) made.push_back(candidates_[batch[i]]);
+    }
+    outcome_.recalled += static_cast<std::int64_t>(batch.size() - made.size());
+    if (options_.keep && !made.empty()) options_.keep(made);
   }
 
-  void insert(const Candidate& candidate) {
+  Duration step_of(const Candidate& candidate) const {
+    const Plan plan = plan_of(problem_, candidate, cost_);
+    return cost_.step(lower(plan), plan.placement);
+  }
+
+  void insert(std::size_t index) {
+    const Candidate& candidate = candidates_[index];
     const auto at = std::ranges::upper_bound(outcome_.simulated, candidate.objective, {},
                                              &Candidate::objective);
     outcome_.simulated.insert(at, candidate);
+    std::vector<double>& of_group = objectives_[group_of(index)];
+    of_group.insert(std::ranges::upper_bound(of_group, candidate.objective), candidate.objective);
   }
 
   bool is_over_budget() const { return options_.should_stop && options_.should_stop(); }
@@ -154,7 +186,9 @@ class Search {
   void report() const {
     if (!options_.progress) return;
     SearchProgress progress;
-    progress.enumerated = outcome_.enumerated;
+    progress.layouts = outcome_.enumerated;
+    progress.meshes = static_cast<std::int64_t>(meshes_.size());
+    progress.meshes_done = meshes_done_;
     progress.open = static_cast<std::int64_t>(queue_.size());
     progress.simulated = static_cast<std::int64_t>(outcome_.simulated.size());
     if (!outcome_.simulated.empty()) progress.best_s = outcome_.simulated.front().step_s;
@@ -171,6 +205,8 @@ class Search {
   std::vector<std::unique_ptr<MeshState>> states_;
   std::vector<Candidate> candidates_;
   std::vector<std::size_t> mesh_of_;
+  std::map<int, std::vector<double>> objectives_;  // of what was simulated, by group, ascending
+  std::atomic<std::int64_t> meshes_done_ = 0;
   std::priority_queue<Open> queue_;
   bool is_incomplete_ = false;  // the budget ended before all was enumerated
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <utility>
 
 namespace foresail::planner {
 namespace {
@@ -16,7 +17,7 @@ std::int64_t padded(std::int64_t parameters, std::int64_t ranks) {
 
 }  // namespace
 
-PlanBound::PlanBound(const Plan& plan, const PlanShape& shape, MeshCost& mesh)
+PlanBound::PlanBound(const Plan& plan, const PlanShape& shape, MeshCost& mesh, BoundKind kind)
     : plan_(plan),
       shape_(shape),
       mesh_(mesh),
@@ -28,7 +29,9 @@ PlanBound::PlanBound(const Plan& plan, const PlanShape& shape, MeshCost& mesh)
       zero_(ranks_ > 1 ? plan.layout.zero_stage : 0),
       message_(mesh.message(message_bytes(plan))) {
   exchange_.push_back(exchange(0));
-  if (stages_ > 1) exchange_.push_back(exchange(stages_ - 1));
+  if (stages_ > 1) {
+    exchange_.push_back(kind == BoundKind::Fine ? exchange(stages_ - 1) : Exchange{});
+  }
 }
 
 double PlanBound::gather(int stage, std::int64_t parameters) const {
@@ -65,6 +68,9 @@ PlanBound::Exchange PlanBound::exchange(int stage) const {
   const double optimizer = mesh_.kernel(optimizer_kernel(plan_, shape.work));
   made.finish = std::max(optimizer, to_seconds(plan_.stack.host_per_kernel));
   if (!has_overlap) made.finish += gathers;
+  if (has_overlap) made.gathers = gathers;
+  made.last = reduce(stage, shape.work.tied_parameters);
+  if (ranks_ > 1) made.last += replicated_sum(shape);
   return made;
 }
 
@@ -138,13 +144,16 @@ double PlanBound::behind(int stage, const StageShape& shape) const {
     if (waits && has_copies) time = std::max(time, mesh_.embedding(bytes));
     time += reduce(stage, shape.work.tied_parameters);
   }
+  // Behind the last reduction; without one, behind the last pass.
+  const double summed = replicated_sum(shape);
+  return ranks_ > 1 ? time + summed : std::max(time, summed);
+}
+
+/// Of the gradients that all tp ranks hold, over tp.
+double PlanBound::replicated_sum(const StageShape& shape) const {
   const std::int64_t replicated = shape.work.replicated();
-  if (plan_.layout.sequence_parallel && replicated > 0) {
-    const double summed = mesh_.tp(replicated * Bytes(size_of(plan_.training.gradient_dtype)));
-    // Behind the last reduction; without one, behind the last pass.
-    time = ranks_ > 1 ? time + summed : std::max(time, summed);
-  }
-  return time;
+  if (!plan_.layout.sequence_parallel || replicated == 0) return 0;
+  return mesh_.tp(replicated * Bytes(size_of(plan_.training.gradient_dtype)));
 }
 
 /// Seconds of all passes of a stage.
@@ -214,7 +223,28 @@ std::vector<double> PlanBound::ends() const {
   return ends;
 }
 
-double PlanBound::finish(const std::vector<double>& ends) const {
+/// When the last of the chunks' reductions ends; 0 where they are no chain behind the passes.
+double PlanBound::lane_end(int stage, const PassOrder& order,
+                           const std::vector<double>& end) const {
+  const bool is_per_step = zero_ < 2 || (zero_ == 2 && stages_ > 1);
+  if (ranks_ == 1 || !plan_.layout.overlap.dp || !is_per_step) return 0;
+  if (map_ == program::StageMap::Mirrored) return 0;
+  const StageShape& shape = shape_.of(stage, stages_);
+  std::vector<std::pair<double, std::size_t>> ready(shape.work.chunks.size());
+  for (std::size_t at = 0; at < order.size(); ++at) {
+    const auto chunk = static_cast<std::size_t>(order[at].chunk);
+    ready[chunk] = std::max(ready[chunk], {end[at], chunk});
+  }
+  std::ranges::sort(ready);
+  double lane = (stage == 0 ? exchange_.front() : exchange_.back()).gathers;
+  for (const auto& [passed, chunk] : ready) {
+    lane = std::max(lane, passed) + reduce(stage, shape.work.chunks[chunk].parameters);
+  }
+  return lane;
+}
+
+double PlanBound::finish(const std::vector<double>& ends,
+                         const std::vector<double>& lane_ends) const {
   double synchronised = 0;
   double last = 0;
   for (int stage = 0; stage < stages_; ++stage) {
@@ -223,6 +253,8 @@ double PlanBound::finish(const std::vector<double>& ends) const {
     if (!is_first_or_last(stage)) continue;
     const Exchange& exchange = stage == 0 ? exchange_.front() : exchange_.back();
     synchronised = std::max({synchronised, end + exchange.behind, exchange.lane});
+    const double lane = lane_ends[static_cast<std::size_t>(stage)];
+    if (lane > 0) synchronised = std::max(synchronised, lane + exchange.last);
     last = std::max(last, exchange.finish);
   }
   const double bound = synchronised + mesh_.scalars() + last;
@@ -230,12 +262,13 @@ double PlanBound::finish(const std::vector<double>& ends) const {
 }
 
 double PlanBound::coarse() const {
-  return finish(ends());
+  return finish(ends(), std::vector<double>(static_cast<std::size_t>(stages_), 0.0));
 }
 
 double PlanBound::fine(const Schedule& schedule) const {
   std::vector<double> ends = this->ends();
-  if (stages_ == 1) return finish(ends);
+  std::vector<double> lane_ends(ends.size(), 0.0);
+  if (stages_ == 1) return finish(ends, lane_ends);
   PassCosts costs;
   costs.message = message_;
   costs.blocking = !plan_.layout.overlap.pp;
@@ -257,7 +290,11 @@ double PlanBound::fine(const Schedule& schedule) const {
       ends[stage] = std::max(ends[stage], start + timed.end[stage].back());
     }
   }
-  return finish(ends);
+  for (const int stage : {0, stages_ - 1}) {
+    const auto at = static_cast<std::size_t>(stage);
+    lane_ends[at] = lane_end(stage, schedule.order[at], timed.end[at]);
+  }
+  return finish(ends, lane_ends);
 }
 
 }  // namespace foresail::planner

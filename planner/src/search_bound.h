@@ -30,7 +30,9 @@
 ///    without overlap.dp the gathers for the optimizer.
 ///
 /// `Fine` replaces 2 by the start and end times of the schedule itself, run with the times of 1 and
-/// messages that contend for nothing: again maxima and sums of terms that are too small.
+/// messages that contend for nothing; and with overlap.dp, 5 by the dp lane: after the gathers of
+/// the step, each chunk's reduction starts behind its last backward pass and behind the one before
+/// it. Again maxima and sums of terms that are too small.
 ///
 /// Times are rounded to picoseconds by the simulator and summed as doubles here; the bound is taken
 /// 1e-9 of itself and 1 ns lower, which is more than both can differ by.
@@ -39,17 +41,19 @@
 #include <vector>
 
 #include "foresail/planner/schedule.h"
+#include "foresail/planner/search.h"
 #include "search_mesh.h"
 
 namespace foresail::planner {
 
 class PlanBound {
  public:
-  /// `plan` belongs to the mesh and has this shape; all must outlive the bound.
-  PlanBound(const Plan& plan, const PlanShape& shape, MeshCost& mesh);
+  /// `plan` belongs to the mesh and has this shape; all must outlive the bound. A Coarse one leaves
+  /// out what the last stage exchanges with its replicas, whose price takes most of the time.
+  PlanBound(const Plan& plan, const PlanShape& shape, MeshCost& mesh, BoundKind kind);
 
   double coarse() const;
-  /// Requires the plan's own schedule.
+  /// Requires a Fine bound and the plan's own schedule.
   double fine(const Schedule& schedule) const;
 
  private:
@@ -58,6 +62,8 @@ class PlanBound {
     double per_pass = 0;      ///< waits between passes, in all
     double lane = 0;          ///< of the dp lane from its start, in all; 0: not a chain from 0
     double behind = 0;        ///< from the last pass to the scalars
+    double gathers = 0;       ///< on the dp lane before any reduction
+    double last = 0;          ///< on the dp lane behind the chunks' reductions, and behind that
     double finish = 0;        ///< optimizer and what follows it
   };
   Exchange exchange(int stage) const;
@@ -65,11 +71,13 @@ class PlanBound {
   double behind(int stage, const StageShape& shape) const;
   double chunks_behind(int stage, const StageShape& shape) const;
   double mirrored_behind(int stage, const StageShape& shape) const;
+  double replicated_sum(const StageShape& shape) const;
   double work(int stage) const;
   double passes(const StageShape& shape) const;
   double sends(int stage, const StageShape& shape) const;
   std::vector<double> ends() const;
-  double finish(const std::vector<double>& ends) const;
+  double lane_end(int stage, const PassOrder& order, const std::vector<double>& end) const;
+  double finish(const std::vector<double>& ends, const std::vector<double>& lane_ends) const;
   double gather(int stage, std::int64_t parameters) const;
   double reduce(int stage, std::int64_t parameters) const;
   bool is_first_or_last(int stage) const { return stage == 0 || stage == stages_ - 1; }

@@ -56,12 +56,12 @@ MeshState::MeshState(const SearchProblem& problem, const SearchSpace& space, con
     : plan_(plan_on(problem, space, mesh)),
       limit_(device_memory(plan_.cluster)),
       prices_(plan_, cost),
-      shapes_(prices_, to_seconds(plan_.stack.host_per_kernel)) {}
+      shapes_(prices_, plan_) {}
 
 double MeshState::coarse(const Layout& layout) {
   const std::lock_guard lock(guard_);
   plan_.layout = layout;
-  return PlanBound(plan_, shapes_.shape(plan_), prices_).coarse();
+  return PlanBound(plan_, shapes_.shape(plan_), prices_, BoundKind::Coarse).coarse();
 }
 
 MeshState::Refined MeshState::refine(const Layout& layout) {
@@ -77,7 +77,7 @@ MeshState::Refined MeshState::refine(const Layout& layout) {
   refined.out_of_memory = describe_excess(memory, limit_);
   for (const program::MemoryNeed& need : memory) refined.peak = std::max(refined.peak, need.peak());
   if (refined.out_of_memory.empty()) {
-    refined.bound_s = PlanBound(plan_, shape, prices_).fine(schedule);
+    refined.bound_s = PlanBound(plan_, shape, prices_, BoundKind::Fine).fine(schedule);
   }
   return refined;
 }
@@ -184,7 +184,7 @@ class MeshEnumeration {
     Candidate candidate;
     candidate.layout = layout;
     candidate.placement = mesh_.placement;
-    candidate.bound_s = PlanBound(state_.plan_, shape, state_.prices_).coarse();
+    candidate.bound_s = PlanBound(state_.plan_, shape, state_.prices_, BoundKind::Coarse).coarse();
     candidate.objective = objective_of(problem_, candidate.bound_s, mesh_.gpus);
     ++made_.counts.bounded;
     made_.candidates.push_back(candidate);

@@ -200,7 +200,7 @@ StageShape ShapeCache::stage_shape(const Plan& plan, int stage, SplitParts& part
 double ShapeCache::backward_seconds(const StagePart& part, const SplitParts& parts,
                                     PricedPart Passes::*half) const {
   const bool is_whole = half == &Passes::backward;
-  PassClock clock;
+  PassClock clock(constants_);
   const auto append = [&](const PricedPart& more) {
     clock.append(more);
     if (!is_whole) clock.forget_unawaited();
@@ -218,7 +218,7 @@ ShapeCache::ChunkSeconds ShapeCache::chunk_seconds(const StagePart& part, Backwa
   const std::tuple key{layers, part.has_embedding, part.has_head, backward};
   const auto known = parts.known.find(key);
   if (known != parts.known.end()) return known->second;
-  PassClock forward;
+  PassClock forward(constants_);
   if (!part.has_embedding) forward.append(parts.gather);
   if (part.has_embedding) forward.append(parts.embedding.forward);
   for (int layer = 0; layer < layers; ++layer) forward.append(parts.layer.forward);

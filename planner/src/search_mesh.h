@@ -68,8 +68,11 @@ struct PlanShape {
 /// Shapes of the plans of one mesh, each made once.
 class ShapeCache {
  public:
-  ShapeCache(const MeshCost& mesh, double host_per_kernel_s)
-      : mesh_(mesh), host_per_kernel_s_(host_per_kernel_s) {}
+  /// `plan` gives the device and the software; not kept. `mesh` must outlive this object.
+  ShapeCache(const MeshCost& mesh, const Plan& plan)
+      : mesh_(mesh),
+        host_per_kernel_s_(to_seconds(plan.stack.host_per_kernel)),
+        constants_(plan.cluster.device.constants) {}
 
   /// `plan` must belong to the mesh.
   const PlanShape& shape(const Plan& plan);
@@ -99,6 +102,7 @@ class ShapeCache {
 
   const MeshCost& mesh_;
   double host_per_kernel_s_;
+  topologies::CostConstants constants_;
   std::map<SplitKey, SplitParts> splits_;
   std::map<std::pair<SplitKey, ChunkKey>, PlanShape> shapes_;
 };

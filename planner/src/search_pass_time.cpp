@@ -5,6 +5,14 @@
 #include <set>
 
 namespace foresail::planner {
+namespace {
+
+/// The simulator rounds to whole picoseconds, maybe down.
+double less(double seconds) {
+  return std::max(0.0, seconds - 2e-12);
+}
+
+}  // namespace
 
 PricedPart price_part(const std::vector<Kernel>& kernels,
                       const std::function<double(const Kernel&)>& price) {
@@ -15,11 +23,31 @@ PricedPart price_part(const std::vector<Kernel>& kernels,
     const bool is_collective = kernel.kind == KernelKind::Collective;
     for (const int before : kernel.after) waiting.erase(before);
     if (is_collective) waiting.insert(static_cast<int>(i));
-    part.steps.push_back(
-        {price(kernel), is_collective, is_collective ? kernel.lane : Lane::Compute, kernel.after});
+    const bool is_last = i + 1 == kernels.size();
+    const auto waits_for = [&](const Kernel& next) {
+      return std::ranges::find(next.after, static_cast<int>(i)) != next.after.end();
+    };
+    const bool is_beside = is_collective && !is_last && !waits_for(kernels[i + 1]);
+    part.steps.push_back({price(kernel), is_collective, is_beside,
+                          is_collective ? kernel.lane : Lane::Compute, kernel.after});
   }
   part.unawaited.assign(waiting.begin(), waiting.end());
   return part;
+}
+
+PassClock::PassClock(const topologies::CostConstants& constants)
+    : slowdown_(std::max(1.0, constants.overlap_slowdown)),
+      inefficiency_(std::max(0.0, constants.overlap_inefficiency)) {}
+
+/// How long a step that starts at `start` takes.
+double PassClock::span(const PricedPart::Step& step, double start) const {
+  if (step.is_collective) {
+    return step.is_beside ? less(step.seconds * (1 + inefficiency_)) : step.seconds;
+  }
+  if (start >= collectives_end_) return step.seconds;
+  const double beside = collectives_end_ - start;
+  const double done = beside / slowdown_;
+  return less(step.seconds <= done ? step.seconds * slowdown_ : beside + (step.seconds - done));
 }
 
 void PassClock::append(const PricedPart& part) {
@@ -33,7 +61,8 @@ void PassClock::append(const PricedPart& part) {
     for (const int before : step.after) {
       start = std::max(start, ends_[static_cast<std::size_t>(before)]);
     }
-    lane = start + step.seconds;
+    lane = start + span(step, start);
+    if (step.is_collective) collectives_end_ = std::max(collectives_end_, lane);
     ends_.push_back(lane);
     last_ = std::max(last_, lane);
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "foresail/base/kernel.h"
+#include "foresail/topologies/device.h"
 
 namespace foresail::planner {
 
@@ -15,6 +16,7 @@ struct PricedPart {
   struct Step {
     double seconds = 0;
     bool is_collective = false;
+    bool is_beside = false;  ///< a collective that the next step does not wait for
     Lane lane = Lane::Compute;
     std::vector<int> after;  ///< within the part
   };
@@ -29,12 +31,15 @@ PricedPart price_part(const std::vector<Kernel>& kernels,
 /// When the lanes of one pass are free. Appending parts does what models::append does to lists: the
 /// first kernel of a part waits for the unawaited collectives of the one before.
 ///
-/// The simulator's pass is the same recursion of maxima and sums in which each kernel takes as
-/// long or longer (compute beside a collective, a collective beside compute) and which the host may
-/// lengthen. Maxima and sums only grow with their terms, so no simulated pass is shorter than
-/// seconds().
+/// The simulator's pass is the same recursion (sim::PassCost), with the same slowdowns of compute
+/// beside a collective and of a collective beside compute, which the host may lengthen. Each end
+/// only grows with the ends and the times that it comes from: of a compute kernel that starts at t
+/// beside collectives that end at c and slow it by the factor f, the end is min(t + f work,
+/// c + work - (c - t) / f) where t < c. So no simulated pass is shorter than seconds().
 class PassClock {
  public:
+  explicit PassClock(const topologies::CostConstants& constants);
+
   void append(const PricedPart& part);
   /// What follows waits for no collective of what came before: less than the truth, where a list
   /// is a half of a split backward pass (models::split_backward moves such waits).
@@ -43,9 +48,13 @@ class PassClock {
   double seconds(double host_per_kernel_s) const;
 
  private:
+  double span(const PricedPart::Step& step, double start) const;
+
   std::array<double, kLaneCount> free_{};
   double last_ = 0;     // end of the last kernel to end
   double carried_ = 0;  // end of the unawaited collectives of the last part
+  double collectives_end_ = 0;
+  double slowdown_, inefficiency_;
   std::size_t kernels_ = 0;
   std::vector<double> ends_;  // of the part at hand
 };

@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::int64_t kLayoutsMax = 1'000'000'000;
 constexpr double kSecondsPerHour = 3600;
+constexpr double kSecondsPerDay = 86'400;
+constexpr double kJoulesPerKilowattHour = 3.6e6;
 
 std::vector<int> divisors(int number, int most) {
   std::vector<int> found;
@@ -210,6 +212,13 @@ double objective_of(const SearchProblem& problem, double step_s, int gpus) {
       return step_s * gpus;
     case Objective::Cost:
       return step_s * gpus * problem.price_per_gpu_hour / kSecondsPerHour;
+    case Objective::Energy:
+      return step_s * gpus * problem.watts_per_gpu / kJoulesPerKilowattHour;
+    case Objective::Days:
+      const program::Training& training = problem.base.training;
+      const double per_step =
+          static_cast<double>(training.global_batch_size * training.sequence_length);
+      return step_s * problem.tokens / per_step / kSecondsPerDay;
   }
   return step_s;
 }

@@ -36,7 +36,4 @@ Layout plain_form(const Layout& layout, const models::Stack& stack);
 /// The first `ranks` devices of an order.
 program::Placement placement_on(const DeviceOrder& order, int ranks);
 
-/// What an objective makes of a step of `step_s` seconds on `gpus`.
-double objective_of(const SearchProblem& problem, double step_s, int gpus);
-
 }  // namespace foresail::planner

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "device_memory.h"
 #include "foresail/base/error.h"
 #include "foresail/planner/search.h"
 #include "search_bound.h"
@@ -43,7 +44,8 @@ void vary(const std::vector<T>& choices, const Layout& layout, const Set& set,
   for (const T& choice : choices) {
     Layout varied = layout;
     set(varied, choice);
-    if (varied != layout) out.push_back(varied);
+    const bool is_known = varied == layout || std::ranges::find(out, varied) != out.end();
+    if (!is_known) out.push_back(varied);
   }
 }
 
@@ -150,8 +152,8 @@ double message_cost(const Plan& plan, const program::CostModel& cost) {
 double step_bound(const Plan& plan, BoundKind kind, const program::CostModel& cost) {
   FORESAIL_EXPECT(check(plan).broken.empty());
   MeshCost prices(plan, cost);
-  ShapeCache shapes(prices, to_seconds(plan.stack.host_per_kernel));
-  const PlanBound bound(plan, shapes.shape(plan), prices);
+  ShapeCache shapes(prices, plan);
+  const PlanBound bound(plan, shapes.shape(plan), prices, kind);
   return kind == BoundKind::Coarse ? bound.coarse() : bound.fine(make_schedule(plan));
 }
 
@@ -177,6 +179,7 @@ Verdict judge(const SearchProblem& problem, const SearchOutcome& outcome, const 
   const bool is_allowed = std::ranges::any_of(space.gpus, is_size);
   const int gpus = is_allowed ? static_cast<int>(ranks) : space.gpus.front();
   for (const BrokenLaw& law : check_laws(problem.base.model, layout, problem.base.training, gpus)) {
+    if (verdict.law.empty()) verdict.law = law.name;
     if (!verdict.reason.empty()) verdict.reason += "; ";
     verdict.reason += law.message;
   }
@@ -187,6 +190,7 @@ Verdict judge(const SearchProblem& problem, const SearchOutcome& outcome, const 
   if (!refined.out_of_memory.empty()) {
     verdict.kind = Verdict::Kind::OutOfMemory;
     verdict.reason = refined.out_of_memory;
+    verdict.excess = refined.peak - device_memory(problem.base.cluster);
     return verdict;
   }
   verdict.kind = Verdict::Kind::Bounded;

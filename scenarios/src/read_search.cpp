@@ -1,8 +1,13 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
 #include <set>
+#include <string_view>
 
 #include "foresail/base/error.h"
+#include "foresail/scenarios/scenario.h"
 #include "foresail/scenarios/search.h"
 
 namespace foresail::scenarios {
@@ -12,6 +17,8 @@ using planner::SearchSpace;
 
 constexpr std::int64_t kDegreeMax = std::int64_t{1} << 22;
 constexpr double kPriceMax = 1e9;
+constexpr double kTokensMax = 1e18;
+constexpr double kWattsMax = 1e6;
 
 bool is_all(const Yaml& node) {
   return node.is_scalar() && node.as_string() == "all";
@@ -147,23 +154,73 @@ void read_placements(const Yaml& root, const planner::Plan& base, SearchSpace& s
   }
 }
 
+double positive(const Yaml& node, double most) {
+  const double value = node.as_number();
+  if (!(value > 0 && value <= most)) {
+    node.fail(fmt::format("must be above 0 and at most {:g}", most));
+  }
+  return value;
+}
+
+/// "700 W" or "1.3 kW".
+double read_watts(const Yaml& node) {
+  const std::string text = node.as_string();
+  const auto fail = [&] {
+    node.fail(fmt::format("\"{}\" is no power (for example \"700 W\"; units: W, kW)", text));
+  };
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, status] = std::from_chars(text.data(), end, value);
+  std::string_view unit(rest, static_cast<std::size_t>(end - rest));
+  while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
+  if (status != std::errc{} || (unit != "W" && unit != "kW")) fail();
+  if (unit == "kW") value *= 1000;
+  if (!(value > 0 && value <= kWattsMax)) node.fail("must be above 0 W and at most 1000 kW");
+  return value;
+}
+
+/// The scenario's, or that of the device's data sheet, for what it is worth.
+void read_power(const Yaml& root, SearchRequest& request) {
+  if (const auto node = root.find("power_per_gpu")) {
+    request.problem.watts_per_gpu = read_watts(*node);
+    request.power_source = "the scenario";
+    return;
+  }
+  const std::string& device = request.problem.base.cluster.device.name;
+  for (const std::filesystem::path& folder : data_folders().scenarios) {
+    const std::filesystem::path path = folder / "power.yaml";
+    if (request.problem.watts_per_gpu > 0 || !std::filesystem::exists(path)) continue;
+    const Yaml catalogue = Yaml::load(path);
+    catalogue.allow_only({"power"});
+    for (const Yaml& entry : catalogue.at("power").items()) {
+      entry.allow_only({"device", "watts", "source"});
+      if (entry.at("device").as_string() != device) continue;
+      request.problem.watts_per_gpu = positive(entry.at("watts"), kWattsMax);
+      request.power_source = entry.at("source").as_string();
+    }
+  }
+  const bool is_energy = request.problem.objective == planner::Objective::Energy;
+  if (is_energy && request.problem.watts_per_gpu <= 0) {
+    root.at("objective")
+        .fail(fmt::format("needs power_per_gpu: no power is known of device {}", device));
+  }
+}
+
 void read_objective(const Yaml& root, SearchRequest& request) {
   if (const auto node = root.find("objective")) {
     request.problem.objective = node->as_choice<planner::Objective>();
   }
-  const bool is_cost = request.problem.objective == planner::Objective::Cost;
-  const auto price = root.find("price");
-  if (price && !is_cost) price->fail("needs objective: cost");
-  if (!is_cost) return;
-  const Yaml given = root.at("price");
-  given.allow_only({"per_gpu_hour", "currency"});
-  const Yaml amount = given.at("per_gpu_hour");
-  request.problem.price_per_gpu_hour = amount.as_number();
-  if (!(request.problem.price_per_gpu_hour > 0 &&
-        request.problem.price_per_gpu_hour <= kPriceMax)) {
-    amount.fail("must be above 0 and at most 1e9");
+  using planner::Objective;
+  const Objective objective = request.problem.objective;
+  const auto price = objective == Objective::Cost ? root.at("price") : root.find("price");
+  if (price) {
+    price->allow_only({"per_gpu_hour", "currency"});
+    request.problem.price_per_gpu_hour = positive(price->at("per_gpu_hour"), kPriceMax);
+    request.currency = price->at("currency").as_string();
   }
-  request.currency = given.at("currency").as_string();
+  const auto tokens = objective == Objective::Days ? root.at("tokens") : root.find("tokens");
+  if (tokens) request.problem.tokens = positive(*tokens, kTokensMax);
+  read_power(root, request);
 }
 
 }  // namespace
@@ -171,7 +228,7 @@ void read_objective(const Yaml& root, SearchRequest& request) {
 SearchRequest read_search(const Yaml& node, const planner::Plan& base) {
   node.allow_only({"gpus", "tp", "cp", "pp", "dp", "v", "microbatch_size", "sequence_parallel",
                    "zero_stage", "recompute", "schedule", "overlap", "rank_order", "placement",
-                   "objective", "price", "compare"});
+                   "objective", "price", "power_per_gpu", "tokens", "compare"});
   SearchRequest request;
   request.problem.base = base;
   SearchSpace& space = request.problem.space;
@@ -190,6 +247,9 @@ SearchRequest read_search(const Yaml& node, const planner::Plan& base) {
   read_ints(node, "zero_stage", 0, 3, space.zero_stage);
   read_choices(node, "recompute", space.recompute);
   read_choices(node, "schedule", space.schedule);
+  if (std::ranges::find(space.schedule, planner::ScheduleKind::File) != space.schedule.end()) {
+    node.at("schedule").fail("a search chooses among the named schedules; \"file\" is none");
+  }
   read_overlap(node, space);
   read_orders(node, space);
   read_placements(node, base, space);

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <map>
 
-#include "foresail/base/error.h"
+#include "foresail/planner/parallel.h"
 
 namespace foresail::scenarios {
 namespace {
@@ -15,8 +17,15 @@ using planner::Layout;
 
 constexpr std::size_t kFinalists = 5;
 
-/// "tp 4, dp 96": what `other` has in place of `layout`'s choices.
+/// "tp 4, dp 96": what `other` has in place of `layout`'s choices, in the order of the axes.
 std::string difference(const Layout& layout, const Layout& other) {
+  static constexpr std::array kOrder = {"tp",         "cp",
+                                        "pp",         "v",
+                                        "schedule",   "group_size",
+                                        "dp",         "ep",
+                                        "rank_order", "microbatch_size",
+                                        "zero_stage", "sequence_parallel",
+                                        "recompute"};
   const Document mine = planner::to_document(layout);
   const Document theirs = planner::to_document(other);
   std::string text;
@@ -24,15 +33,11 @@ std::string difference(const Layout& layout, const Layout& other) {
     const std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key, shown);
   };
-  for (const auto& [key, value] : theirs.items()) {
-    if (value == mine.at(key)) continue;
-    if (key != "overlap") {
-      add(key, value);
-      continue;
-    }
-    for (const auto& [axis, on] : value.items()) {
-      if (on != mine.at(key).at(axis)) add("overlap." + axis, on);
-    }
+  for (const char* key : kOrder) {
+    if (theirs.at(key) != mine.at(key)) add(key, theirs.at(key));
+  }
+  for (const auto& [axis, on] : theirs.at("overlap").items()) {
+    if (on != mine.at("overlap").at(axis)) add("overlap." + axis, on);
   }
   return text;
 }
@@ -94,17 +99,44 @@ std::string describe(const Layout& layout) {
   return text;
 }
 
+namespace {
+
+planner::SearchOptions search_options(const SearchRunOptions& options) {
+  planner::SearchOptions search = options.search;
+  search.simulated_min = std::max(search.simulated_min, static_cast<int>(kFinalists));
+  if (options.state == nullptr) return search;
+  SearchState& state = *options.state;
+  search.recall = [&state](const Candidate& candidate) { return state.recall(candidate); };
+  search.keep = [&state](const std::vector<Candidate>& made) { state.keep(made); };
+  return search;
+}
+
+/// The first of the outcome: five, or `top`; PerSize: of every size.
+std::vector<Candidate> best_of(const planner::SearchOutcome& outcome,
+                               const planner::SearchOptions& search) {
+  const std::size_t wanted =
+      std::max(kFinalists, static_cast<std::size_t>(std::max(1, search.top)));
+  std::map<int, std::size_t> taken;
+  std::vector<Candidate> best;
+  for (const Candidate& each : outcome.simulated) {
+    const bool is_by_size = search.scope == planner::Scope::PerSize;
+    if (++taken[is_by_size ? each.layout.world_size() : 0] <= wanted) best.push_back(each);
+  }
+  return best;
+}
+
+}  // namespace
+
 SearchAnswer run_search(const SearchRequest& request, const SearchRunOptions& options) {
   const topologies::Cluster cluster(request.problem.base.cluster);
   const auto cost = search_cost(request.problem.base, cluster);
   SearchAnswer answer;
-  answer.outcome = planner::search(request.problem, options.search, *cost);
-  const auto& simulated = answer.outcome.simulated;
-  const std::size_t wanted =
-      std::max(kFinalists, static_cast<std::size_t>(std::max(1, options.search.top)));
-  for (std::size_t i = 0; i < std::min(wanted, simulated.size()); ++i) {
-    answer.finalists.push_back(run_final(request, options, simulated[i], *cost));
-  }
+  answer.outcome = planner::search(request.problem, search_options(options), *cost);
+  const std::vector<Candidate> chosen = best_of(answer.outcome, options.search);
+  answer.finalists.resize(chosen.size());
+  planner::for_each_index(options.search.threads, chosen.size(), [&](std::size_t i) {
+    answer.finalists[i] = run_final(request, options, chosen[i], *cost);
+  });
   for (std::size_t i = 1; i < answer.finalists.size(); ++i) {
     const double best = value_of(answer.finalists[answer.best]);
     if (value_of(answer.finalists[i]) < best) answer.best = i;

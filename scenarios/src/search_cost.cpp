@@ -1,4 +1,7 @@
+#include <memory>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "foresail/base/rng.h"
 #include "foresail/scenarios/predict.h"
@@ -16,14 +19,15 @@ sim::SimulatorOptions search_options(const planner::Plan& base) {
   return options;
 }
 
-/// Keeps one network, so that routes are made once for all questions.
+/// Keeps as many networks as threads ask at a time, so that routes are made once for each. Which
+/// one answers does not matter.
 class SearchCost final : public program::CostModel {
  public:
   SearchCost(const planner::Plan& base, const topologies::Cluster& cluster)
       : options_(search_options(base)),
+        cluster_(cluster),
         simulator_(cluster, options_),
-        compute_(cluster.device(), nullptr),
-        network_(cluster, options_.network, sim::training_pace(cluster.device()), options_.seed) {}
+        compute_(cluster.device(), nullptr) {}
 
   Duration kernel(const Kernel& kernel, DeviceId) const override { return compute_.kernel(kernel); }
 
@@ -32,14 +36,14 @@ class SearchCost final : public program::CostModel {
     if (devices.size() < 2) return Duration{};
     std::uint64_t key = mix64(devices.size());
     for (const DeviceId device : devices) key = mix64(key ^ device.value);
-    const std::lock_guard lock(guard_);
-    return network_.alone(network_.collective(kind, bytes, devices, key));
+    const Borrowed borrowed(*this);
+    return borrowed.network->alone(borrowed.network->collective(kind, bytes, devices, key));
   }
 
   Duration message(Bytes bytes, DeviceId from, DeviceId to) const override {
     if (from == to) return Duration{};
-    const std::lock_guard lock(guard_);
-    return network_.alone(network_.message(from, to, bytes));
+    const Borrowed borrowed(*this);
+    return borrowed.network->alone(borrowed.network->message(from, to, bytes));
   }
 
   Duration step(const program::Program& program,
@@ -48,11 +52,40 @@ class SearchCost final : public program::CostModel {
   }
 
  private:
+  /// A network that no other thread has, for as long as this lives.
+  struct Borrowed {
+    explicit Borrowed(const SearchCost& from) : owner(from), network(from.borrow()) {}
+    ~Borrowed() { owner.give_back(std::move(network)); }
+    Borrowed(const Borrowed&) = delete;
+    Borrowed& operator=(const Borrowed&) = delete;
+    const SearchCost& owner;
+    std::unique_ptr<sim::Network> network;
+  };
+
+  std::unique_ptr<sim::Network> borrow() const {
+    {
+      const std::lock_guard lock(guard_);
+      if (!networks_.empty()) {
+        std::unique_ptr<sim::Network> last = std::move(networks_.back());
+        networks_.pop_back();
+        return last;
+      }
+    }
+    return std::make_unique<sim::Network>(cluster_, options_.network,
+                                          sim::training_pace(cluster_.device()), options_.seed);
+  }
+
+  void give_back(std::unique_ptr<sim::Network> network) const {
+    const std::lock_guard lock(guard_);
+    networks_.push_back(std::move(network));
+  }
+
   sim::SimulatorOptions options_;
+  const topologies::Cluster& cluster_;
   sim::Simulator simulator_;
   sim::ComputeCost compute_;
   mutable std::mutex guard_;
-  mutable sim::Network network_;  // remembers routes
+  mutable std::vector<std::unique_ptr<sim::Network>> networks_;  // not in use
 };
 
 }  // namespace

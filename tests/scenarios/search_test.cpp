@@ -76,8 +76,11 @@ TEST(SearchKeys, EveryMistakeNamesFileLineAndKey) {
   EXPECT_THAT(refusal("{gpus: 128}"), HasSubstr("search.gpus"));
   EXPECT_THAT(refusal("{schedule: [zigzag]}"), HasSubstr("zigzag"));
   EXPECT_THAT(refusal("{objective: cost}"), HasSubstr("price"));
-  EXPECT_THAT(refusal("{price: {per_gpu_hour: 2, currency: EUR}}"),
-              HasSubstr("needs objective: cost"));
+  EXPECT_THAT(refusal("{objective: days}"), HasSubstr("tokens"));
+  EXPECT_THAT(refusal("{objective: days, tokens: -1}"), HasSubstr("search.tokens"));
+  EXPECT_THAT(refusal("{power_per_gpu: 400}"), HasSubstr("is no power"));
+  EXPECT_THAT(refusal("{power_per_gpu: 0 W}"), HasSubstr("search.power_per_gpu"));
+  EXPECT_THAT(refusal("{schedule: file}"), HasSubstr("search.schedule"));
   EXPECT_THAT(refusal("{objective: cost, price: {per_gpu_hour: 0, currency: EUR}}"),
               HasSubstr("search.price.per_gpu_hour"));
 }

@@ -47,34 +47,53 @@ struct SearchSpace {
   std::vector<DeviceOrder> placement;  ///< all: packed
 };
 
-/// What is minimised. Cost per step is gpus * price * time, so its optimum is also that of
-/// TokensPerGpu; both differ from StepTime only where the space varies `gpus`.
-enum class Objective { StepTime, TokensPerGpu, Cost };
+/// What is minimised: seconds of a step; GPU-seconds, currency or kilowatt-hours of a step; days to
+/// train on `tokens`. Cost is gpus * price * time and energy gpus * power * time, so their optimum
+/// is also that of TokensPerGpu; they differ from StepTime and Days only where the space varies
+/// `gpus`.
+enum class Objective { StepTime, TokensPerGpu, Cost, Energy, Days };
 
 struct SearchProblem {
   /// Model, cluster, stack, training, network and seed; layout and placement are searched.
   Plan base;
   SearchSpace space;
   Objective objective = Objective::StepTime;
-  double price_per_gpu_hour = 0;  ///< in any currency; Objective::Cost only
+  double price_per_gpu_hour = 0;  ///< in any currency; 0: unknown
+  double watts_per_gpu = 0;       ///< drawn by each GPU through the whole step; 0: unknown
+  double tokens = 0;              ///< of the whole training; 0: unknown
 };
 
 struct SearchProgress {
-  std::int64_t enumerated = 0;  ///< so far
-  std::int64_t open = 0;        ///< plans whose bound is below the best
+  std::int64_t layouts = 0;  ///< of the space
+  std::int64_t meshes = 0, meshes_done = 0;
+  std::int64_t open = 0;  ///< plans that have a bound and are not settled
   std::int64_t simulated = 0;
   double best_s = 0;   ///< 0: none yet
   double bound_s = 0;  ///< no plan that is left is faster
 };
 
+struct Candidate;
+
+/// Global: the best of the space. PerSize: the best of each size of job (`gpus`), which together
+/// are the front of time against GPUs.
+enum class Scope { Global, PerSize };
+
 struct SearchOptions {
   int threads = 1;  ///< the outcome does not depend on it
   int top = 1;      ///< the search stops when the best `top` are proved
+  /// Plans to simulate even where the proof needs fewer (PerSize: of each size), best bounds first.
+  int simulated_min = 1;
+  Scope scope = Scope::Global;
   /// Asked between plans, by any thread: the search stops with the gap that is left, but not before
   /// something has been simulated. May be empty. An outcome that a clock has cut depends on the
   /// machine.
   std::function<bool()> should_stop;
   std::function<void(const SearchProgress&)> progress;  ///< may be empty; called by one thread
+  /// The step time of a plan that an earlier search of the same base has simulated, so that it is
+  /// not simulated again. May be empty; asked by any thread.
+  std::function<std::optional<Duration>(const Candidate&)> recall;
+  /// What has just been simulated (not what was recalled). May be empty; called by one thread.
+  std::function<void(const std::vector<Candidate>&)> keep;
 };
 
 /// One plan of the space: where it stands, and what is known of it.
@@ -83,7 +102,7 @@ struct Candidate {
   int placement = 0;  ///< index into the space's placements
   double bound_s = 0;
   double step_s = 0;     ///< simulated; 0: not
-  double objective = 0;  ///< of step_s: seconds, GPU-seconds, or currency
+  double objective = 0;  ///< of step_s, in the objective's unit
   Bytes peak;            ///< memory of its fullest stage; 0: not computed
 };
 
@@ -101,8 +120,10 @@ struct SearchOutcome {
   std::int64_t out_of_memory = 0;
   std::string memory_example;
   std::int64_t bounded = 0;   ///< legal, seemed to fit: priced by the bound
+  std::int64_t recalled = 0;  ///< of the simulated: by SearchOptions::recall
   double bound_cpu_s = 0;     ///< CPU time of enumeration and bounds, of all threads
-  bool is_proved = false;     ///< nothing that is left can be better than the last of the top
+  /// Nothing that is left can be better than the last of the top (PerSize: of its size).
+  bool is_proved = false;
   double left_objective = 0;  ///< lowest bound, as objective, of what was not simulated; 0: none
   /// Of the best plan: the part of its objective that a plan not simulated might save; 0 if proved.
   double gap() const;
@@ -121,8 +142,13 @@ Plan plan_of(const SearchProblem& problem, const Candidate& candidate,
 struct Verdict {
   enum class Kind { BrokenLaw, OutOfMemory, Bounded, Simulated } kind = Kind::BrokenLaw;
   Candidate candidate;
+  std::string law;     ///< name of the first broken law
   std::string reason;  ///< laws or memory, with their terms
+  Bytes excess;        ///< memory that its fullest stage lacks
 };
+
+/// The objective of a step of `step_s` seconds on `gpus`, in its unit.
+double objective_of(const SearchProblem& problem, double step_s, int gpus);
 
 /// Judges `layout` as the search does, whether it is in the space or not: law, memory, bound, and
 /// if `outcome` has simulated it, its time. Placement: index into the space's.
@@ -130,7 +156,7 @@ Verdict judge(const SearchProblem& problem, const SearchOutcome& outcome, const 
               int placement, const program::CostModel& cost);
 
 /// Layouts of the space that differ from `layout` in one choice; of the degrees, dp follows tp and
-/// pp. In the order of the axes and their choices.
+/// pp. In the order of the axes and their choices, each once.
 std::vector<Layout> neighbours(const SearchProblem& problem, const Layout& layout);
 
 /// An admissible lower bound of the step time in seconds: `cost.step` of the lowered plan is never
@@ -154,5 +180,7 @@ template <>
 inline constexpr auto kNames<planner::Objective> = std::to_array<Named<planner::Objective>>(
     {{planner::Objective::StepTime, "step_time"},
      {planner::Objective::TokensPerGpu, "tokens_per_s_per_gpu"},
-     {planner::Objective::Cost, "cost"}});
+     {planner::Objective::Cost, "cost"},
+     {planner::Objective::Energy, "energy"},
+     {planner::Objective::Days, "days"}});
 }  // namespace foresail

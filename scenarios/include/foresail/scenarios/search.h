@@ -3,7 +3,9 @@
 /// again as the scenario says, and the answer to "why not that one".
 #pragma once
 
+#include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,7 +27,8 @@ struct Comparison {
 /// What a scenario's `search` says.
 struct SearchRequest {
   planner::SearchProblem problem;
-  std::string currency;  ///< of the price; empty: none given
+  std::string currency;      ///< of the price; empty: none given
+  std::string power_source;  ///< of the power: the scenario, or a data sheet; empty: unknown
   std::vector<Comparison> compare;
 };
 
@@ -53,6 +56,29 @@ struct Explanation {
   planner::Verdict verdict;
 };
 
+/// Simulated plans kept in a file, so that a search that was interrupted, or another question about
+/// the same job, need not simulate them again. Whatever was kept, the answer is the same.
+class SearchState {
+ public:
+  /// Reads `path` if it exists. Throws Error{InvalidInput} if it is no such file, or that of
+  /// another job or version: "state.json: of another job (model, cluster, training, stack, network,
+  /// seed)".
+  SearchState(std::filesystem::path path, const planner::SearchProblem& problem);
+
+  std::optional<Duration> recall(const planner::Candidate& candidate) const;
+  /// Adds, and writes the file.
+  void keep(const std::vector<planner::Candidate>& simulated);
+
+ private:
+  std::string key_of(const planner::Layout& layout, const std::string& placement) const;
+  std::string placement_of(const planner::Candidate& candidate) const;
+
+  std::filesystem::path path_;
+  std::string digest_;  // of all but layout and placement
+  std::vector<std::string> placements_;
+  std::map<std::string, Duration> steps_;  // by key_of
+};
+
 struct SearchAnswer {
   planner::SearchOutcome outcome;
   std::vector<Finalist> finalists;  ///< in the order of the search
@@ -63,17 +89,20 @@ struct SearchAnswer {
 struct SearchRunOptions {
   planner::SearchOptions search;
   bool explains = false;                   ///< fills explanations
+  SearchState* state = nullptr;            ///< may be null; not owned
   const Conditions* conditions = nullptr;  ///< of the scenario; not owned
   std::optional<std::uint64_t> seed;
 };
 
-/// Searches, then simulates the best five (or `top`, if more) unfolded with the scenario's routing
-/// and conditions, and takes the fastest of them by the objective.
+/// Searches, then simulates the best five (or `top`, if more; PerSize: of every size) unfolded with
+/// the scenario's routing and conditions, and takes the best of them by the objective.
 SearchAnswer run_search(const SearchRequest& request, const SearchRunOptions& options);
 
 /// docs/guides/search.md lists the keys.
 Document to_document(const SearchRequest& request, const SearchAnswer& answer);
 std::string to_text(const SearchRequest& request, const SearchAnswer& answer, int top);
+/// --explain: why the chosen plan, why not the others.
+std::string explanation_text(const SearchRequest& request, const SearchAnswer& answer);
 /// "tp 8, pp 8, dp 192, v 6, microbatch_size 1, ...".
 std::string describe(const planner::Layout& layout);
 

@@ -1,0 +1,14 @@
+/// \file
+/// What the texts of a search share.
+#pragma once
+
+#include <string>
+
+#include "foresail/scenarios/search.h"
+
+namespace foresail::scenarios {
+
+/// Of the objective: "s", "EUR per step".
+std::string unit_of(const SearchRequest& request);
+
+}  // namespace foresail::scenarios
