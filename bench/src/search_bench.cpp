@@ -3,6 +3,8 @@
 // machine.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <ctime>
 #include <filesystem>
 #include <string>
@@ -30,58 +32,62 @@ double wall_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
+double unfolded(const planner::Plan& plan) {
+  SimulateOptions options;
+  options.fold = sim::Fold::Off;
+  const Answer answer = simulate(plan, options);
+  return answer.result ? to_seconds(answer.result->iteration_time) : 0;
+}
+
 /// The step time of a published layout, under the cost of the search and unfolded.
-std::string published(const SearchRequest& request, const SearchAnswer& answer,
-                      const Comparison& compared) {
-  const topologies::Cluster cluster(request.problem.base.cluster);
-  const auto cost = search_cost(request.problem.base, cluster);
+std::string published(const planner::SearchProblem& problem, const planner::Candidate& best,
+                      const Comparison& compared, const program::CostModel& cost) {
   planner::Candidate candidate;
   candidate.layout = compared.layout;
   candidate.placement = compared.placement;
-  const planner::Plan plan = planner::plan_of(request.problem, candidate, *cost);
+  const planner::Plan plan = planner::plan_of(problem, candidate, cost);
   const planner::Feasibility feasibility = planner::check(plan);
   if (!feasibility.broken.empty()) return feasibility.broken.front().message;
-  const double folded = to_seconds(cost->step(planner::lower(plan), plan.placement));
-  SimulateOptions unfolded;
-  unfolded.fold = sim::Fold::Off;
-  const Answer run = simulate(plan, unfolded);
-  const double own = run.result ? to_seconds(run.result->iteration_time) : 0;
-  const Finalist& best = answer.finalists[answer.best];
-  return fmt::format("published {}: folded {:.4f} s ({:+.1f} %), unfolded {:.4f} s ({:+.1f} %){}",
-                     describe(compared.layout), folded,
-                     100 * (folded / answer.outcome.simulated.front().step_s - 1), own,
-                     100 * (own / best.step_s - 1),
-                     feasibility.out_of_memory.empty() ? "" : ", and does not fit");
+  const double folded = to_seconds(cost.step(planner::lower(plan), plan.placement));
+  return fmt::format("published {}: folded {:.4f} s ({:+.1f} %), unfolded {:.4f} s{}",
+                     describe(compared.layout), folded, 100 * (folded / best.step_s - 1),
+                     unfolded(plan), feasibility.is_feasible() ? "" : ", but does not fit");
 }
 
 void run(const std::filesystem::path& path, int threads) {
   const Scenario scenario = load_question(path);
   if (!scenario.search) throw Error(ErrorCode::InvalidInput, path.string() + ": has no search");
-  const SearchRequest& request = *scenario.search;
-  SearchRunOptions options;
-  options.search.threads = threads;
-  options.conditions = &scenario.conditions;
-  const double cpu = cpu_seconds();
-  const double wall = wall_seconds();
-  const SearchAnswer answer = run_search(request, options);
-  const planner::SearchOutcome& outcome = answer.outcome;
-  const double cpu_used = cpu_seconds() - cpu;
-  const double wall_used = wall_seconds() - wall;
+  const planner::SearchProblem& problem = scenario.search->problem;
+  const topologies::Cluster cluster(problem.base.cluster);
+  const auto cost = search_cost(problem.base, cluster);
+  planner::SearchOptions options;
+  options.threads = threads;
+  options.simulated_min = 5;
+  double cpu = cpu_seconds();
+  double wall = wall_seconds();
+  const planner::SearchOutcome outcome = planner::search(problem, options, *cost);
+  cpu = cpu_seconds() - cpu;
+  wall = wall_seconds() - wall;
   const double rate = static_cast<double>(outcome.bounded) / outcome.bound_cpu_s;
   fmt::print(
       "{}\n  {} layouts, {} bounded at {:.0f} a second and core ({:.0f} times Calculon's {})\n",
-      path.string(), outcome.enumerated, outcome.bounded, rate, rate / kCalculonPlansPerSecond,
-      kCalculonPlansPerSecond);
-  fmt::print("  {} simulated, {}; with the unfolded runs {:.1f} s of CPU, {:.1f} s on {} threads\n",
-             outcome.simulated.size(), outcome.is_proved ? "proved" : "not proved", cpu_used,
-             wall_used, threads);
-  if (answer.finalists.empty()) return;
-  const Finalist& best = answer.finalists[answer.best];
-  fmt::print("  found {}: folded {:.4f} s, unfolded {:.4f} s\n", describe(best.candidate.layout),
-             best.candidate.step_s, best.step_s);
-  for (const Comparison& each : request.compare) {
-    fmt::print("  {}\n", published(request, answer, each));
+      path.filename().string(), outcome.enumerated, outcome.bounded, rate,
+      rate / kCalculonPlansPerSecond, kCalculonPlansPerSecond);
+  fmt::print("  {} simulated, {}: {:.1f} s of CPU, {:.1f} s on {} threads\n",
+             outcome.simulated.size(), outcome.is_proved ? "proved" : "not proved", cpu, wall,
+             threads);
+  for (std::size_t i = 0; i < std::min<std::size_t>(5, outcome.simulated.size()); ++i) {
+    const planner::Candidate& each = outcome.simulated[i];
+    const double started = cpu_seconds();
+    const double step = unfolded(planner::plan_of(problem, each, *cost));
+    fmt::print("  {}: folded {:.4f} s, unfolded {:.4f} s ({:.1f} s of CPU)\n",
+               describe(each.layout), each.step_s, step, cpu_seconds() - started);
   }
+  for (const Comparison& each : scenario.search->compare) {
+    if (outcome.simulated.empty()) break;
+    fmt::print("  {}\n", published(problem, outcome.simulated.front(), each, *cost));
+  }
+  std::fflush(stdout);
 }
 
 }  // namespace
