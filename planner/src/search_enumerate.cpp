@@ -175,12 +175,12 @@ class MeshEnumeration {
     }
     seen_.push_back(plain);
     state_.plan_.layout = layout;
-    const PlanShape& shape = state_.shapes_.shape(state_.plan_);
-    if (is_surely_too_large(shape)) {
+    if (is_surely_too_large(state_.shapes_.sizes(state_.plan_))) {
       ++made_.counts.out_of_memory;
       if (!made_.too_large) made_.too_large = layout;
       return;
     }
+    const PlanShape& shape = state_.shapes_.shape(state_.plan_);
     Candidate candidate;
     candidate.layout = layout;
     candidate.placement = mesh_.placement;

@@ -17,6 +17,10 @@ constexpr std::int64_t kSharedBytes = 65536;
 constexpr std::int64_t kLeastFlows = 16;  // that a collective may be cut into, on small nodes
 constexpr Bytes kScalarBytes(8);
 
+bool is_split(const Layout& layout) {
+  return layout.pp > 1 && layout.has_split_backward();
+}
+
 RankId first_of(const RankGrid& grid, int stage) {
   program::Coordinates at{};
   at[static_cast<std::size_t>(Axis::Pp)] = stage;
@@ -81,14 +85,18 @@ double MeshCost::kernel(const Kernel& kernel) const {
   if (kernel.kind != KernelKind::Collective) {
     return to_seconds(cost_.kernel(kernel, world_.front()));
   }
-  return least(kernel.lane == Lane::Cp ? cp_ : tp_, kernel.collective, kernel.bytes);
+  return least(kernel.lane, kernel.collective, kernel.bytes);
 }
 
-double MeshCost::least(const std::vector<Devices>& groups, Collective kind, Bytes bytes) const {
+double MeshCost::least(Lane lane, Collective kind, Bytes bytes) const {
+  const auto [known, is_new] = least_known_.try_emplace({lane, kind, bytes.count()}, 0.0);
+  if (!is_new) return known->second;
+  const std::vector<Devices>& groups = lane == Lane::Cp ? cp_ : tp_;
   double best = groups.empty() ? 0 : std::numeric_limits<double>::infinity();
   for (const Devices& devices : groups) {
     best = std::min(best, to_seconds(cost_.collective(kind, bytes, devices)));
   }
+  known->second = best;
   return best;
 }
 
@@ -120,7 +128,9 @@ double MeshCost::dp(int stage, Collective kind, Bytes bytes) {
 
 double MeshCost::embedding(Bytes bytes) {
   if (neighbours_.empty()) return 0;
-  return free_of_sharing(Collective::AllReduce, bytes, embedding_);
+  const auto [known, is_new] = embedding_known_.try_emplace(bytes.count(), 0.0);
+  if (is_new) known->second = free_of_sharing(Collective::AllReduce, bytes, embedding_);
+  return known->second;
 }
 
 double MeshCost::mirror(int stage, Bytes bytes) {
@@ -130,10 +140,13 @@ double MeshCost::mirror(int stage, Bytes bytes) {
 }
 
 double MeshCost::tp(Bytes bytes) {
+  const auto [known, is_new] = tp_known_.try_emplace(bytes.count(), 0.0);
+  if (!is_new) return known->second;
   double best = tp_.empty() ? 0 : std::numeric_limits<double>::infinity();
   for (const Devices& devices : tp_) {
     best = std::min(best, free_of_sharing(Collective::AllReduce, bytes, devices));
   }
+  known->second = best;
   return best;
 }
 
@@ -142,59 +155,86 @@ double MeshCost::scalars() {
   return scalars_;
 }
 
-const PlanShape& ShapeCache::shape(const Plan& plan) {
+ShapeCache::Key ShapeCache::key_of(const Plan& plan) {
   const Layout& layout = plan.layout;
-  const SplitKey key{layout.microbatch_size, layout.sequence_parallel, layout.recompute,
-                     layout.overlap.tp};
   const bool has_buckets = layout.pp == 1 && layout.overlap.dp;
   const bool has_layers = layout.pp == 1 && layout.zero_stage == 3;
-  const bool is_split = layout.pp > 1 && layout.has_split_backward();
-  const ChunkKey chunks{layout.v, has_buckets, has_layers, layout.stage_map(), is_split};
-  const auto known = shapes_.find({key, chunks});
-  if (known != shapes_.end()) return known->second;
-  auto split = splits_.find(key);
-  if (split == splits_.end()) split = splits_.emplace(key, make_parts(plan)).first;
-  PlanShape made;
-  made.first = stage_shape(plan, 0, split->second);
-  if (layout.pp > 2) made.middle = stage_shape(plan, 1, split->second);
-  if (layout.pp > 1) made.last = stage_shape(plan, layout.pp - 1, split->second);
-  return shapes_.emplace(std::pair{key, chunks}, std::move(made)).first->second;
+  return {{layout.microbatch_size, layout.sequence_parallel, layout.recompute, layout.overlap.tp},
+          {layout.v, has_buckets, has_layers, layout.stage_map(), is_split(layout)}};
 }
 
-ShapeCache::SplitParts ShapeCache::make_parts(const Plan& plan) const {
-  const auto price = [&](const Kernel& kernel) { return mesh_.kernel(kernel); };
-  const auto passes = [&](const models::Work& work) {
-    const models::SplitBackward halves = models::split_backward(work.backward);
-    return Passes{price_part(work.forward, price), price_part(work.backward, price),
-                  price_part(halves.input, price), price_part(halves.weight, price)};
-  };
-  SplitParts parts;
-  parts.sizes = model_parts(plan);
-  parts.layer = passes(parts.sizes.layer);
-  parts.embedding = passes(parts.sizes.embedding);
-  parts.head = passes(parts.sizes.head);
-  if (has_input_gather(plan)) parts.gather = price_part({input_gather(plan)}, price);
-  for (models::Work* work : {&parts.sizes.layer, &parts.sizes.embedding, &parts.sizes.head}) {
+ShapeCache::SplitParts& ShapeCache::parts(const Plan& plan) {
+  const auto [split, is_new] = splits_.try_emplace(key_of(plan).first);
+  if (!is_new) return split->second;
+  ModelParts& sizes = split->second.sizes;
+  sizes = model_parts(plan);
+  for (models::Work* work : {&sizes.layer, &sizes.embedding, &sizes.head}) {
     work->forward = {};
     work->backward = {};
   }
-  return parts;
+  return split->second;
 }
 
-StageShape ShapeCache::stage_shape(const Plan& plan, int stage, SplitParts& parts) const {
-  StageShape made;
-  made.work = stage_work(plan, stage, parts.sizes, KernelLists::LeftOut);
-  const bool is_split = plan.layout.pp > 1 && plan.layout.has_split_backward();
-  const Backward kind = is_split ? Backward::Split : Backward::Whole;
-  for (int chunk = 0; chunk < static_cast<int>(made.work.chunks.size()); ++chunk) {
-    const ChunkSeconds times = chunk_seconds(stage_part(plan, stage, chunk), kind, parts);
-    made.forward.push_back(times.forward);
-    made.backward.push_back(times.backward);
-    if (!is_split) continue;
-    made.backward_input.push_back(times.backward_input);
-    made.backward_weight.push_back(times.backward_weight);
-  }
+const PlanShape& ShapeCache::sizes(const Plan& plan) {
+  const auto [entry, is_new] = shapes_.try_emplace(key_of(plan));
+  PlanShape& made = entry->second;
+  if (!is_new) return made;
+  const ModelParts& sizes = parts(plan).sizes;
+  const int stages = plan.layout.pp;
+  made.first.work = stage_work(plan, 0, sizes, KernelLists::LeftOut);
+  if (stages > 2) made.middle.work = stage_work(plan, 1, sizes, KernelLists::LeftOut);
+  if (stages > 1) made.last.work = stage_work(plan, stages - 1, sizes, KernelLists::LeftOut);
   return made;
+}
+
+const PlanShape& ShapeCache::shape(const Plan& plan) {
+  sizes(plan);
+  PlanShape& made = shapes_.at(key_of(plan));
+  if (made.is_timed) return made;
+  SplitParts& split = parts(plan);
+  price(plan, is_split(plan.layout) ? Backward::Split : Backward::Whole, split);
+  const int stages = plan.layout.pp;
+  add_times(plan, 0, split, made.first);
+  if (stages > 2) add_times(plan, 1, split, made.middle);
+  if (stages > 1) add_times(plan, stages - 1, split, made.last);
+  made.is_timed = true;
+  return made;
+}
+
+void ShapeCache::price(const Plan& plan, Backward kind, SplitParts& parts) const {
+  const bool needs_halves = kind == Backward::Split && !parts.has_halves;
+  if (parts.is_priced && !needs_halves) return;
+  const auto of_kernel = [&](const Kernel& kernel) { return mesh_.kernel(kernel); };
+  const auto add = [&](const models::Work& work, Passes& passes) {
+    if (!parts.is_priced) {
+      passes.forward = price_part(work.forward, of_kernel);
+      passes.backward = price_part(work.backward, of_kernel);
+    }
+    if (!needs_halves) return;
+    const models::SplitBackward halves = models::split_backward(work.backward);
+    passes.backward_input = price_part(halves.input, of_kernel);
+    passes.backward_weight = price_part(halves.weight, of_kernel);
+  };
+  const ModelParts model = model_parts(plan);
+  add(model.layer, parts.layer);
+  add(model.embedding, parts.embedding);
+  add(model.head, parts.head);
+  if (has_input_gather(plan)) parts.gather = price_part({input_gather(plan)}, of_kernel);
+  parts.is_priced = true;
+  parts.has_halves = parts.has_halves || needs_halves;
+}
+
+void ShapeCache::add_times(const Plan& plan, int stage, SplitParts& parts,
+                           StageShape& shape) const {
+  const Backward kind = is_split(plan.layout) ? Backward::Split : Backward::Whole;
+  for (int chunk = 0; chunk < static_cast<int>(shape.work.chunks.size()); ++chunk) {
+    const ChunkSeconds times = chunk_seconds(stage_part(plan, stage, chunk), kind, parts);
+    shape.forward.push_back(times.forward);
+    shape.backward.push_back(times.backward);
+    if (kind == Backward::Whole) continue;
+    shape.backward_input.push_back(times.backward_input);
+    shape.backward_weight.push_back(times.backward_weight);
+  }
 }
 
 double ShapeCache::backward_seconds(const StagePart& part, const SplitParts& parts,

@@ -37,7 +37,7 @@ class MeshCost {
  private:
   using Devices = std::vector<DeviceId>;
   double free_of_sharing(Collective kind, Bytes bytes, const Devices& devices) const;
-  double least(const std::vector<Devices>& groups, Collective kind, Bytes bytes) const;
+  double least(Lane lane, Collective kind, Bytes bytes) const;
 
   const program::CostModel& cost_;
   std::int64_t shared_below_;  // bytes, see free_of_sharing
@@ -48,6 +48,8 @@ class MeshCost {
   double scalars_ = -1;
   std::map<std::int64_t, double> messages_;
   std::map<std::tuple<int, Collective, std::int64_t>, double> dp_known_;
+  std::map<std::int64_t, double> tp_known_, embedding_known_;
+  mutable std::map<std::tuple<Lane, Collective, std::int64_t>, double> least_known_;
 };
 
 /// One kind of stage: the first, the last, or one between them.
@@ -59,6 +61,7 @@ struct StageShape {
 };
 struct PlanShape {
   StageShape first, middle, last;  ///< with one stage all is in `first`
+  bool is_timed = false;
   const StageShape& of(int stage, int stages) const {
     if (stage == 0) return first;
     return stage == stages - 1 ? last : middle;
@@ -76,6 +79,8 @@ class ShapeCache {
 
   /// `plan` must belong to the mesh.
   const PlanShape& shape(const Plan& plan);
+  /// The same, maybe without times: many plans are too large, and pricing takes most of the time.
+  const PlanShape& sizes(const Plan& plan);
 
  private:
   using SplitKey = std::tuple<std::int64_t, bool, models::Recompute, bool>;
@@ -92,10 +97,14 @@ class ShapeCache {
     ModelParts sizes;  // without kernels
     Passes layer, embedding, head;
     PricedPart gather;
+    bool is_priced = false, has_halves = false;
     std::map<std::tuple<int, bool, bool, Backward>, ChunkSeconds> known;
   };
-  SplitParts make_parts(const Plan& plan) const;
-  StageShape stage_shape(const Plan& plan, int stage, SplitParts& parts) const;
+  using Key = std::pair<SplitKey, ChunkKey>;
+  static Key key_of(const Plan& plan);
+  SplitParts& parts(const Plan& plan);
+  void price(const Plan& plan, Backward kind, SplitParts& parts) const;
+  void add_times(const Plan& plan, int stage, SplitParts& parts, StageShape& shape) const;
   ChunkSeconds chunk_seconds(const StagePart& part, Backward backward, SplitParts& parts) const;
   double backward_seconds(const StagePart& part, const SplitParts& parts,
                           PricedPart Passes::*half) const;
@@ -104,7 +113,7 @@ class ShapeCache {
   double host_per_kernel_s_;
   topologies::CostConstants constants_;
   std::map<SplitKey, SplitParts> splits_;
-  std::map<std::pair<SplitKey, ChunkKey>, PlanShape> shapes_;
+  std::map<Key, PlanShape> shapes_;
 };
 
 }  // namespace foresail::planner

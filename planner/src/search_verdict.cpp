@@ -163,16 +163,6 @@ Verdict judge(const SearchProblem& problem, const SearchOutcome& outcome, const 
   Verdict verdict;
   verdict.candidate.layout = layout;
   verdict.candidate.placement = placement;
-  const Layout plain = plain_form(layout, problem.base.stack);
-  const auto same = std::ranges::find_if(outcome.simulated, [&](const Candidate& each) {
-    return each.placement == placement && plain_form(each.layout, problem.base.stack) == plain;
-  });
-  if (same != outcome.simulated.end()) {
-    verdict.kind = Verdict::Kind::Simulated;
-    verdict.candidate = *same;
-    verdict.candidate.layout = layout;
-    return verdict;
-  }
   const std::int64_t ranks =
       std::int64_t{layout.tp} * layout.cp * layout.pp * std::int64_t{layout.dp};
   const auto is_size = [&](int gpus) { return gpus == ranks; };
@@ -184,6 +174,16 @@ Verdict judge(const SearchProblem& problem, const SearchOutcome& outcome, const 
     verdict.reason += law.message;
   }
   if (!verdict.reason.empty()) return verdict;
+  const Layout plain = plain_form(layout, problem.base.stack);
+  const auto same = std::ranges::find_if(outcome.simulated, [&](const Candidate& each) {
+    return each.placement == placement && plain_form(each.layout, problem.base.stack) == plain;
+  });
+  if (same != outcome.simulated.end()) {
+    verdict.kind = Verdict::Kind::Simulated;
+    verdict.candidate = *same;
+    verdict.candidate.layout = layout;
+    return verdict;
+  }
   MeshState state(problem, space, mesh_of(layout, placement), cost);
   const MeshState::Refined refined = state.refine(layout);
   verdict.candidate.peak = refined.peak;

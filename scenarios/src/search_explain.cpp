@@ -81,7 +81,9 @@ std::string why_this(const SearchRequest& request, const SearchAnswer& answer) {
   return text;
 }
 
-std::string rejected(const SearchOutcome& outcome) {
+}  // namespace
+
+std::string rejected_text(const SearchOutcome& outcome) {
   std::vector<std::pair<std::string, planner::LawCount>> laws(outcome.law.begin(),
                                                               outcome.law.end());
   std::ranges::stable_sort(
@@ -96,8 +98,6 @@ std::string rejected(const SearchOutcome& outcome) {
   return text;
 }
 
-}  // namespace
-
 std::string explanation_text(const SearchRequest& request, const SearchAnswer& answer) {
   std::string text = "\n" + why_this(request, answer);
   text += "why not that one (percentages: against the best folded time):\n";
@@ -107,7 +107,7 @@ std::string explanation_text(const SearchRequest& request, const SearchAnswer& a
   for (const Line& line : all) {
     text += fmt::format("  {:<{}}  {}\n", line.what, width, line.why);
   }
-  return text + rejected(answer.outcome);
+  return text + rejected_text(answer.outcome);
 }
 
 }  // namespace foresail::scenarios

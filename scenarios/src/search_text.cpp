@@ -64,8 +64,8 @@ std::string totals(const SearchRequest& request, const Finalist& best) {
   run.step_s = best.step_s;
   const double steps = steps_of(request);
   const double times = steps > 0 ? steps : 1;
-  std::string text = steps > 0 ? fmt::format("the training ({:g} tokens, {:.0f} steps)",
-                                             request.problem.tokens, std::ceil(steps))
+  std::string text = steps > 0 ? fmt::format("the training ({:g} billion tokens, {:.0f} steps)",
+                                             request.problem.tokens / 1e9, std::ceil(steps))
                                : "a step";
   text += fmt::format(": {:.0f} tokens/s/GPU", tokens_per_s_per_gpu(request, run));
   if (steps > 0) text += fmt::format(", {:.3g} days", value_as(request, Objective::Days, run));
@@ -138,9 +138,9 @@ Document outcome_document(const SearchOutcome& outcome) {
 
 /// Layouts that were judged one by one, per second of CPU time.
 std::string rate(const SearchOutcome& outcome) {
-  if (outcome.bound_cpu_s <= 0) return {};
+  if (outcome.bound_cpu_s <= 0 || outcome.bounded == 0) return {};
   const double rate = static_cast<double>(outcome.bounded) / outcome.bound_cpu_s;
-  return fmt::format(" ({:.2g} a second and core)", rate);
+  return fmt::format(" ({:.0f} a second and core)", rate);
 }
 
 std::string summary(const SearchRequest& request, const SearchOutcome& outcome) {
@@ -242,7 +242,7 @@ Document to_document(const SearchRequest& request, const SearchAnswer& answer) {
 
 std::string to_text(const SearchRequest& request, const SearchAnswer& answer, int top) {
   std::string text = summary(request, answer.outcome);
-  if (answer.finalists.empty()) return text;
+  if (answer.finalists.empty()) return text + rejected_text(answer.outcome);
   text += fmt::format("{:>10} {:>10} {:>10} {:>11}  {}\n", "bound s", "folded s", "unfolded s",
                       "memory", "layout");
   const std::size_t shown = std::min(answer.finalists.size(), static_cast<std::size_t>(top));

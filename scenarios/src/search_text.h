@@ -10,5 +10,7 @@ namespace foresail::scenarios {
 
 /// Of the objective: "s", "EUR per step".
 std::string unit_of(const SearchRequest& request);
+/// What each law and memory rejected, with an example.
+std::string rejected_text(const planner::SearchOutcome& outcome);
 
 }  // namespace foresail::scenarios
