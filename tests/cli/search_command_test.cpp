@@ -37,7 +37,7 @@ TEST_F(SearchCommand, WritesThePlanThatSimulateThenConfirms) {
   const std::string state = (folder_ / "state.json").string();
   const std::string search =
       "search: {tp: [4, 8], recompute: none, price: {per_gpu_hour: 2, "
-      "currency: EUR}, tokens: 1e9}";
+      "currency: EUR}, tokens: 1e9, compare: [{dp: 16}]}";
   const test::Outcome found = plan(search, "--explain --quiet --threads 2 --state " + state);
   ASSERT_EQ(found.status, 0) << found.error;
   EXPECT_TRUE(found.error.empty());
@@ -58,7 +58,7 @@ TEST_F(SearchCommand, WritesThePlanThatSimulateThenConfirms) {
 }
 
 TEST_F(SearchCommand, SaysWhatStandsInTheWayIfNothingIsFeasible) {
-  const test::Outcome none = plan("search: {tp: 1, pp: 1}", "");
+  const test::Outcome none = plan("search: {tp: 1, pp: 1, zero_stage: 0}", "");
   EXPECT_EQ(none.status, 3);
   EXPECT_THAT(none.out, HasSubstr("nothing in the space is feasible"));
   EXPECT_THAT(none.out, HasSubstr("memory: stage 0 needs"));
