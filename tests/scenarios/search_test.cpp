@@ -125,7 +125,7 @@ TEST(SearchAnswer, ProvesTheBestAndSaysWhyNotTheOthers) {
   EXPECT_EQ(answer.explanations[0].verdict.kind, Kind::Bounded);
   EXPECT_EQ(answer.explanations[1].verdict.kind, Kind::BrokenLaw);
   EXPECT_THAT(answer.explanations[1].verdict.reason, HasSubstr("% tp 5"));
-  EXPECT_EQ(answer.explanations[1].verdict.law, "heads_by_tp");
+  EXPECT_EQ(answer.explanations[1].verdict.law, "world_size");
   EXPECT_EQ(answer.explanations[2].verdict.kind, Kind::OutOfMemory);
   EXPECT_GT(answer.explanations[2].verdict.excess.count(), 0);
   EXPECT_THAT(answer.explanations[2].verdict.reason, HasSubstr("optimizer"));
