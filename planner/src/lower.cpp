@@ -66,21 +66,6 @@ PassCosts pass_costs(const Plan& plan, const std::vector<StageWork>& stages) {
   return costs;
 }
 
-/// Update of the parameters that this rank steps: read parameter, gradient and two moments, write
-/// all but the gradient: 28 bytes per parameter in fp32. `m` counts the parameters.
-Kernel optimizer_kernel(const Plan& plan, const StageWork& work) {
-  const std::int64_t ranks = plan.layout.zero_stage == 0 ? 1 : gradient_ranks(plan.layout);
-  std::int64_t parameters = (work.tied_parameters + ranks - 1) / ranks;
-  for (const ChunkWork& chunk : work.chunks) parameters += (chunk.parameters + ranks - 1) / ranks;
-  Kernel kernel;
-  kernel.kind = KernelKind::Optimizer;
-  kernel.name = "optimizer";
-  kernel.dtype = DType::Fp32;
-  kernel.m = parameters;
-  kernel.bytes = parameters * Bytes(28);
-  return kernel;
-}
-
 /// Whether `order` runs that pass through that chunk.
 bool has_pass(const PassOrder& order, Pass pass, std::size_t chunk) {
   return std::ranges::any_of(order, [&](const SchedulePass& at) {

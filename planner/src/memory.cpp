@@ -11,6 +11,7 @@
 #include "foresail/base/error.h"
 #include "foresail/base/quantity.h"
 #include "foresail/planner/plan.h"
+#include "memory.h"
 #include "stage_work.h"
 
 namespace foresail::planner {
@@ -98,8 +99,7 @@ Wide kept_by(program::Pass pass, const ChunkWork& chunk) {
   return 0;
 }
 
-void add_activations(const Plan& plan, const StageWork& work, int stage, MemoryNeed& need) {
-  const Schedule schedule = make_schedule(plan);
+void add_activations(const Schedule& schedule, const StageWork& work, int stage, MemoryNeed& need) {
   Wide live = 0;
   Wide live_max = 0;
   Wide peak = 0;
@@ -130,6 +130,8 @@ void add_messages(const Plan& plan, int stage, MemoryNeed& need) {
                   2 * message_bytes(plan, program::Payload::Gradient);
 }
 
+}  // namespace
+
 std::string describe_excess(const std::vector<MemoryNeed>& memory, Bytes limit) {
   if (limit.count() == 0) return {};
   const auto worst = std::ranges::max_element(
@@ -143,8 +145,6 @@ std::string describe_excess(const std::vector<MemoryNeed>& memory, Bytes limit) 
       to_text(worst->buffers));
 }
 
-}  // namespace
-
 Bytes device_memory(const topologies::Cluster::Options& cluster) {
   const Bytes own = cluster.device.memory;
   const Bytes share(cluster.node.memory.count() / std::max(1, cluster.node.devices));
@@ -154,10 +154,20 @@ Bytes device_memory(const topologies::Cluster::Options& cluster) {
 
 MemoryNeed memory_need(const Plan& plan, int stage) {
   FORESAIL_EXPECT(stage >= 0 && stage < plan.layout.pp);
-  const StageWork work = stage_work(plan, stage);
+  return memory_need(plan, stage, stage_work(plan, stage), make_schedule(plan));
+}
+
+MemoryNeed state_need(const Plan& plan, const StageWork& work) {
   MemoryNeed need;
   add_states(plan, work, need);
-  add_activations(plan, work, stage, need);
+  return need;
+}
+
+MemoryNeed memory_need(const Plan& plan, int stage, const StageWork& work,
+                       const Schedule& schedule) {
+  MemoryNeed need;
+  add_states(plan, work, need);
+  add_activations(schedule, work, stage, need);
   add_messages(plan, stage, need);
   return need;
 }

@@ -22,14 +22,7 @@ models::Split split_of(const Plan& plan) {
 
 /// Puts the gather of a sharded message in front of the pass that needs it.
 std::vector<Kernel> with_input_gather(const Plan& plan, const std::vector<Kernel>& kernels) {
-  Kernel gather;
-  gather.kind = KernelKind::Collective;
-  gather.name = "tp.gather_input";
-  gather.dtype = storage_dtype(plan.training);
-  gather.bytes = activation_bytes(plan);
-  gather.collective = Collective::AllGather;
-  gather.lane = Lane::Tp;
-  std::vector<Kernel> list{gather};
+  std::vector<Kernel> list{input_gather(plan)};
   models::append(list, kernels);
   return list;
 }
@@ -37,9 +30,12 @@ std::vector<Kernel> with_input_gather(const Plan& plan, const std::vector<Kernel
 /// Collects the parts of one chunk in the order in which a forward pass meets them.
 class ChunkBuilder {
  public:
+  explicit ChunkBuilder(KernelLists lists) : lists_(lists) {}
   void add(const models::Work& work, const models::RankParameters& parameters) {
-    models::append(chunk_.forward, work.forward);
-    backward_.push_back(&work);
+    if (lists_ == KernelLists::Written) {
+      models::append(chunk_.forward, work.forward);
+      backward_.push_back(&work);
+    }
     chunk_.saved += work.saved_bytes();
     chunk_.retained += work.retained_bytes();
     chunk_.working_set = std::max(chunk_.working_set, work.working_set);
@@ -54,6 +50,7 @@ class ChunkBuilder {
   }
 
  private:
+  KernelLists lists_;
   ChunkWork chunk_;
   std::vector<const models::Work*> backward_;
 };
@@ -72,12 +69,29 @@ std::int64_t StageWork::replicated() const {
   return sum;
 }
 
-StageWork stage_work(const Plan& plan, int stage) {
+Kernel input_gather(const Plan& plan) {
+  Kernel gather;
+  gather.kind = KernelKind::Collective;
+  gather.name = "tp.gather_input";
+  gather.dtype = storage_dtype(plan.training);
+  gather.bytes = activation_bytes(plan);
+  gather.collective = Collective::AllGather;
+  gather.lane = Lane::Tp;
+  return gather;
+}
+
+ModelParts model_parts(const Plan& plan) {
   const models::Split split = split_of(plan);
+  return {models::layer_work(plan.model, split), models::embedding_work(plan.model, split),
+          models::head_work(plan.model, split)};
+}
+
+StageWork stage_work(const Plan& plan, int stage) {
+  return stage_work(plan, stage, model_parts(plan), KernelLists::Written);
+}
+
+StageWork stage_work(const Plan& plan, int stage, const ModelParts& parts, KernelLists lists) {
   const int tp = plan.layout.tp;
-  const models::Work layer = models::layer_work(plan.model, split);
-  const models::Work embedding = models::embedding_work(plan.model, split);
-  const models::Work head = models::head_work(plan.model, split);
   const bool has_bucket = has_embedding_bucket(plan);
   const int chunks = chunk_count(plan);
   StageWork work;
@@ -87,26 +101,27 @@ StageWork stage_work(const Plan& plan, int stage) {
   }
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const StagePart part = stage_part(plan, stage, chunk);
-    ChunkBuilder builder;
+    ChunkBuilder builder(lists);
     if (part.has_embedding) {
       models::RankParameters owned = models::embedding_parameters(plan.model, tp);
       if (has_bucket) work.tied_parameters = std::exchange(owned.sharded, 0);
-      builder.add(embedding, owned);
+      builder.add(parts.embedding, owned);
     }
     for (int at = part.first_layer; at < part.end_layer; ++at) {
-      builder.add(layer, models::layer_parameters(plan.model, tp));
+      builder.add(parts.layer, models::layer_parameters(plan.model, tp));
     }
     if (part.has_head) {
       const bool has_copy = has_bucket && !has_matrix;
       models::RankParameters owned = models::head_parameters(plan.model, tp, has_copy);
       if (has_copy) work.tied_parameters = std::exchange(owned.sharded, 0);
-      builder.add(head, owned);
+      builder.add(parts.head, owned);
     }
     ChunkWork done = builder.finish();
-    if (has_input_gather(plan, program::Payload::Activation) && !part.has_embedding) {
+    const bool is_written = lists == KernelLists::Written;
+    if (is_written && has_input_gather(plan, program::Payload::Activation) && !part.has_embedding) {
       done.forward = with_input_gather(plan, done.forward);
     }
-    if (has_input_gather(plan, program::Payload::Gradient) && !part.has_head) {
+    if (is_written && has_input_gather(plan, program::Payload::Gradient) && !part.has_head) {
       done.backward = with_input_gather(plan, done.backward);
     }
     if (plan.layout.has_split_backward()) {
@@ -117,6 +132,19 @@ StageWork stage_work(const Plan& plan, int stage) {
     work.chunks.push_back(std::move(done));
   }
   return work;
+}
+
+Kernel optimizer_kernel(const Plan& plan, const StageWork& work) {
+  const std::int64_t ranks = plan.layout.zero_stage == 0 ? 1 : gradient_ranks(plan.layout);
+  std::int64_t parameters = (work.tied_parameters + ranks - 1) / ranks;
+  for (const ChunkWork& chunk : work.chunks) parameters += (chunk.parameters + ranks - 1) / ranks;
+  Kernel kernel;
+  kernel.kind = KernelKind::Optimizer;
+  kernel.name = "optimizer";
+  kernel.dtype = DType::Fp32;
+  kernel.m = parameters;
+  kernel.bytes = parameters * Bytes(28);
+  return kernel;
 }
 
 bool has_embedding_bucket(const Plan& plan) {

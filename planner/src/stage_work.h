@@ -38,6 +38,24 @@ struct StageWork {
 
 StageWork stage_work(const Plan& plan, int stage);
 
+/// The parts that every chunk is made of, each once.
+struct ModelParts {
+  models::Work layer, embedding, head;
+};
+ModelParts model_parts(const Plan& plan);
+
+/// Whether a chunk's kernels are listed, or only its sizes are counted (many times faster).
+enum class KernelLists { Written, LeftOut };
+/// The same from parts that are known; they must be those of `plan`.
+StageWork stage_work(const Plan& plan, int stage, const ModelParts& parts, KernelLists lists);
+
+/// What the gather in front of a sharded message's pass runs (has_input_gather).
+Kernel input_gather(const Plan& plan);
+
+/// Update of the parameters that this rank steps: read parameter, gradient and two moments, write
+/// all but the gradient: 28 bytes per parameter in fp32. `m` counts the parameters.
+Kernel optimizer_kernel(const Plan& plan, const StageWork& work);
+
 /// Tied matrices are a bucket of their own when two stages hold a copy, or when the first and the
 /// last bucket of a single stage use it.
 bool has_embedding_bucket(const Plan& plan);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "foresail/base/error.h"
+#include "foresail/planner/search.h"
 #include "foresail/program/verifier.h"
 
 namespace foresail::scenarios {
@@ -29,24 +30,9 @@ void set_message_cost(planner::Plan& plan) {
   const int ranks = planner::job_devices(plan);
   if (!planner::check_laws(plan.model, plan.layout, plan.training, ranks).empty()) return;
   if (plan.layout.pp == 1) return;
-  const program::Program program = planner::lower(plan);
   const topologies::Cluster cluster(plan.cluster);
   const sim::Simulator simulator(cluster, simulator_options(plan, {}));
-  const RankId first{0};
-  for (const program::Op& op : program.stages.front().ops) {
-    if (op.kind != program::OpKind::Send) continue;
-    double forward = 0;
-    for (const Kernel& kernel : program.kernel_lists.front().kernels) {
-      if (kernel.kind == KernelKind::Collective) continue;
-      forward += to_seconds(simulator.kernel(kernel, plan.placement.device_of[first]));
-    }
-    const DeviceId to = plan.placement.device_of[program.peer(first, op.peer_stage)];
-    const double message =
-        to_seconds(simulator.message(op.bytes, plan.placement.device_of[first], to));
-    const double cost = std::max(planner::kMessageCostMin, message / forward);
-    plan.message_cost = std::stod(fmt::format("{:.3g}", cost));
-    return;
-  }
+  plan.message_cost = planner::message_cost(plan, simulator);
 }
 
 program::Program lower_verified(const planner::Plan& plan) {

@@ -9,6 +9,7 @@
 #include "foresail/base/error.h"
 #include "foresail/base/reference.h"
 #include "foresail/scenarios/predict.h"
+#include "foresail/scenarios/search.h"
 
 namespace foresail::scenarios {
 namespace {
@@ -23,16 +24,6 @@ void add_folder(DataFolders& folders, const fs::path& root) {
   folders.models.push_back(is_source_tree ? root / "models" / "catalogue" : root / "models");
   folders.topologies.push_back(is_source_tree ? root / "topologies" / "catalogue" : root);
   folders.scenarios.push_back(is_source_tree ? root / "scenarios" / "catalogue" : root);
-}
-
-[[noreturn]] void refuse(const Yaml& node, const std::string& why) {
-  throw Error(ErrorCode::Unsupported, fmt::format("{}: {}: {}", node.where(), node.key(), why));
-}
-
-void refuse_later_keys(const Yaml& root) {
-  if (const auto search = root.find("search")) {
-    refuse(*search, "the search over layouts is not part of this version; give a layout");
-  }
 }
 
 Scenario read_scenario(const Yaml& root, int depth);
@@ -82,13 +73,18 @@ Scenario read_scenario(const Yaml& root, int depth) {
   root.allow_only({"foresail", "model", "cluster", "layout", "search", "training", "stack",
                    "network", "jitter", "faults", "seed", "placement", "traffic", "jobs"});
   root.at("foresail").as_integer(1, 1);
-  refuse_later_keys(root);
   const DataFolders folders = data_folders();
   Scenario scenario;
   planner::Plan& plan = scenario.plan;
   plan.model = models::resolve_model(root.at("model"), folders.models);
   plan.cluster = topologies::resolve_cluster(root.at("cluster"), folders.topologies);
-  plan.layout = planner::read_layout(root.at("layout"));
+  const auto search = root.find("search");
+  if (search) {
+    if (root.find("layout")) search->fail("stands beside layout; give one of them");
+    if (depth > 0) search->fail("another job needs a layout");
+  } else {
+    plan.layout = planner::read_layout(root.at("layout"));
+  }
   plan.training = planner::read_training(root.at("training"));
   if (!plan.training.data.empty()) {
     const fs::path data = plan.training.data;
@@ -106,11 +102,17 @@ Scenario read_scenario(const Yaml& root, int depth) {
   const int devices = plan.cluster.nodes * plan.cluster.node.devices;
   plan.placement = program::Placement::identity(devices);
   if (const auto placement = root.find("placement")) {
+    if (search) placement->fail("stands beside search, which has a placement of its own");
     const auto ranks = ranks_of(plan.layout);
     if (!ranks) root.at("layout").fail("the product of its degrees is no number of ranks");
     plan.placement = read_placement(*placement, plan.cluster, *ranks, plan.seed);
   }
-  set_message_cost(plan);
+  if (search) {
+    if (const auto jobs = root.find("jobs")) jobs->fail("needs a layout, not a search");
+    scenario.search = std::make_shared<const SearchRequest>(read_search(*search, plan));
+  } else {
+    set_message_cost(plan);
+  }
   Conditions& conditions = scenario.conditions;
   if (const auto jitter = root.find("jitter")) conditions.jitter = read_jitter(*jitter);
   if (const auto faults = root.find("faults")) {
@@ -143,6 +145,15 @@ DataFolders data_folders() {
 }
 
 Scenario load_scenario(const fs::path& path) {
+  Scenario scenario = load_question(path);
+  if (scenario.search) {
+    Yaml::load(path).at("search").fail(
+        "only `foresail plan` searches; give a layout, or the Plan that it wrote");
+  }
+  return scenario;
+}
+
+Scenario load_question(const fs::path& path) {
   const Yaml root = Yaml::load(path);
   Scenario scenario;
   if (root.is_map() && root.find("foresail_plan")) {

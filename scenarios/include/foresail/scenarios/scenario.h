@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,17 +23,23 @@ struct DataFolders {
 };
 DataFolders data_folders();
 
+struct SearchRequest;
+
 struct Scenario {
   std::filesystem::path path;
   planner::Plan plan;
   Conditions conditions;      ///< none for a Plan
   bool is_plan_file = false;  ///< read from a Plan, not from a scenario
+  /// Present: the layout is searched, and `plan` lacks it (search.h). Never changed, so copies of a
+  /// Scenario share it.
+  std::shared_ptr<const SearchRequest> search;
 };
 
 /// Reads a scenario (`foresail: 1`) or a Plan (`foresail_plan: 1`). Throws Error{InvalidInput} with
-/// file, line and key; Error{Unsupported} for what this version does not do (search), naming the
-/// key. Broken laws and missing memory are not errors here: planner::check
-/// answers them.
+/// file, line and key, also for a search, which load_question alone accepts. Broken laws and
+/// missing memory are not errors here: planner::check answers them.
 Scenario load_scenario(const std::filesystem::path& path);
+/// The same, but the scenario may have `search` in place of `layout`.
+Scenario load_question(const std::filesystem::path& path);
 
 }  // namespace foresail::scenarios

@@ -1,0 +1,251 @@
+#include "foresail/planner/search.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <utility>
+
+#include "foresail/base/error.h"
+#include "foresail/planner/parallel.h"
+#include "search_enumerate.h"
+
+namespace foresail::planner {
+namespace {
+
+// Fixed sizes, so that what is priced does not depend on the number of threads.
+constexpr std::size_t kRefinedAtOnce = 32;
+constexpr std::size_t kSimulatedAtOnce = 4;
+
+class Search {
+ public:
+  Search(const SearchProblem& problem, const SearchOptions& options, const program::CostModel& cost)
+      : problem_(problem),
+        space_(completed(problem)),
+        options_(options),
+        cost_(cost),
+        meshes_(meshes(problem, space_, outcome_)) {}
+
+  SearchOutcome run() {
+    enumerate_all();
+    while (drop_settled()) {
+      if (is_over_budget() && !outcome_.simulated.empty()) break;
+      if (queue_.top().is_fine) {
+        simulate_some();
+      } else {
+        refine_some();
+      }
+      report();
+    }
+    outcome_.is_proved = !is_incomplete_ && queue_.empty();
+    outcome_.left_objective = is_incomplete_ || queue_.empty() ? 0 : bound();
+    return std::move(outcome_);
+  }
+
+ private:
+  struct Open {
+    double objective;  ///< of the bound
+    std::size_t index;
+    bool is_fine;
+    bool operator<(const Open& other) const {  // the queue's top is the largest
+      if (objective != other.objective) return objective > other.objective;
+      return index > other.index;
+    }
+  };
+
+  void enumerate_all() {
+    states_.resize(meshes_.size());
+    std::vector<MeshCandidates> found(meshes_.size());
+    const auto one = [&](std::size_t m) {
+      if (is_over_budget()) return;
+      states_[m] = std::make_unique<MeshState>(problem_, space_, meshes_[m], cost_);
+      found[m] = enumerate(problem_, space_, meshes_[m], *states_[m]);
+      ++meshes_done_;
+    };
+    for_each_index(options_.threads, meshes_.size(), one, [&] { report(); });
+    for (std::size_t m = 0; m < found.size(); ++m) {
+      if (!states_[m]) {
+        is_incomplete_ = true;
+        continue;
+      }
+      take(m, found[m]);
+    }
+  }
+
+  void take(std::size_t mesh, const MeshCandidates& found) {
+    for (const auto& [name, law] : found.counts.law) {
+      LawCount& sum = outcome_.law[name];
+      sum.count += law.count;
+      if (sum.example.empty()) sum.example = law.example;
+    }
+    outcome_.equivalent += found.counts.equivalent;
+    outcome_.out_of_memory += found.counts.out_of_memory;
+    outcome_.bounded += found.counts.bounded;
+    outcome_.bound_cpu_s += found.counts.bound_cpu_s;
+    if (found.too_large && outcome_.memory_example.empty()) {
+      outcome_.memory_example = states_[mesh]->refine(*found.too_large).out_of_memory;
+    }
+    for (const Candidate& candidate : found.candidates) {
+      queue_.push({candidate.objective, candidates_.size(), false});
+      candidates_.push_back(candidate);
+      mesh_of_.push_back(mesh);
+    }
+  }
+
+  double bound() const { return queue_.top().objective; }
+
+  /// Plans that compete: all, or those of one size.
+  int group_of(std::size_t index) const {
+    return options_.scope == Scope::PerSize ? gpus_of(index) : 0;
+  }
+
+  /// Whether a plan might still be among the top.
+  bool is_open(const Open& open) const {
+    const auto known = objectives_.find(group_of(open.index));
+    const auto top = static_cast<std::size_t>(std::max(1, options_.top));
+    const auto least = static_cast<std::size_t>(std::max(1, options_.simulated_min));
+    if (known == objectives_.end() || known->second.size() < std::max(top, least)) return true;
+    return open.objective < known->second[top - 1];
+  }
+
+  /// Takes what is settled from the front of the queue; false if nothing is left.
+  bool drop_settled() {
+    while (!queue_.empty() && !is_open(queue_.top())) queue_.pop();
+    return !queue_.empty();
+  }
+
+  void refine_some() {
+    std::vector<Open> batch;
+    while (drop_settled() && !queue_.top().is_fine && batch.size() < kRefinedAtOnce) {
+      batch.push_back(queue_.top());
+      queue_.pop();
+    }
+    std::vector<MeshState::Refined> refined(batch.size());
+    for_each_index(options_.threads, batch.size(), [&](std::size_t i) {
+      const std::size_t index = batch[i].index;
+      refined[i] = states_[mesh_of_[index]]->refine(candidates_[index].layout);
+    });
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      Candidate& candidate = candidates_[batch[i].index];
+      if (!refined[i].out_of_memory.empty()) {
+        ++outcome_.out_of_memory;
+        if (outcome_.memory_example.empty()) outcome_.memory_example = refined[i].out_of_memory;
+        continue;
+      }
+      candidate.peak = refined[i].peak;
+      candidate.bound_s = std::max(candidate.bound_s, refined[i].bound_s);
+      candidate.objective = objective_of(problem_, candidate.bound_s, gpus_of(batch[i].index));
+      queue_.push({candidate.objective, batch[i].index, true});
+    }
+  }
+
+  int gpus_of(std::size_t index) const { return meshes_[mesh_of_[index]].gpus; }
+
+  void simulate_some() {
+    std::vector<std::size_t> batch;
+    while (drop_settled() && queue_.top().is_fine && batch.size() < kSimulatedAtOnce) {
+      batch.push_back(queue_.top().index);
+      queue_.pop();
+    }
+    std::vector<char> is_recalled(batch.size(), 0);
+    for_each_index(options_.threads, batch.size(), [&](std::size_t i) {
+      Candidate& candidate = candidates_[batch[i]];
+      std::optional<Duration> known;
+      if (options_.recall) known = options_.recall(candidate);
+      is_recalled[i] = known ? 1 : 0;
+      candidate.step_s = to_seconds(known ? *known : step_of(candidate));
+      candidate.objective = objective_of(problem_, candidate.step_s, gpus_of(batch[i]));
+    });
+    std::vector<Candidate> made;
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      insert(batch[i]);
+      if (is_recalled[i] == 0) made.push_back(candidates_[batch[i]]);
+    }
+    outcome_.recalled += static_cast<std::int64_t>(batch.size() - made.size());
+    if (options_.keep && !made.empty()) options_.keep(made);
+  }
+
+  Duration step_of(const Candidate& candidate) const {
+    const Plan plan = plan_of(problem_, candidate, cost_);
+    return cost_.step(lower(plan), plan.placement);
+  }
+
+  void insert(std::size_t index) {
+    const Candidate& candidate = candidates_[index];
+    const auto at = std::ranges::upper_bound(outcome_.simulated, candidate.objective, {},
+                                             &Candidate::objective);
+    outcome_.simulated.insert(at, candidate);
+    std::vector<double>& of_group = objectives_[group_of(index)];
+    of_group.insert(std::ranges::upper_bound(of_group, candidate.objective), candidate.objective);
+  }
+
+  bool is_over_budget() const { return options_.should_stop && options_.should_stop(); }
+
+  void report() const {
+    if (!options_.progress) return;
+    SearchProgress progress;
+    progress.layouts = outcome_.enumerated;
+    progress.meshes = static_cast<std::int64_t>(meshes_.size());
+    progress.meshes_done = meshes_done_;
+    progress.open = static_cast<std::int64_t>(queue_.size());
+    progress.simulated = static_cast<std::int64_t>(outcome_.simulated.size());
+    if (!outcome_.simulated.empty()) progress.best_s = outcome_.simulated.front().step_s;
+    if (!queue_.empty()) progress.bound_s = candidates_[queue_.top().index].bound_s;
+    options_.progress(progress);
+  }
+
+  const SearchProblem& problem_;
+  SearchSpace space_;
+  const SearchOptions& options_;
+  const program::CostModel& cost_;
+  SearchOutcome outcome_;
+  std::vector<Mesh> meshes_;
+  std::vector<std::unique_ptr<MeshState>> states_;
+  std::vector<Candidate> candidates_;
+  std::vector<std::size_t> mesh_of_;
+  std::map<int, std::vector<double>> objectives_;  // of what was simulated, by group, ascending
+  std::atomic<std::int64_t> meshes_done_ = 0;
+  std::priority_queue<Open> queue_;
+  bool is_incomplete_ = false;  // the budget ended before all was enumerated
+};
+
+}  // namespace
+
+SearchOutcome search(const SearchProblem& problem, const SearchOptions& options,
+                     const program::CostModel& cost) {
+  return Search(problem, options, cost).run();
+}
+
+double SearchOutcome::gap() const {
+  if (is_proved || simulated.empty()) return 0;
+  const double best = simulated.front().objective;
+  return std::max(0.0, (best - left_objective) / best);
+}
+
+Plan plan_of(const SearchProblem& problem, const Candidate& candidate,
+             const program::CostModel& cost) {
+  const SearchSpace space = completed(problem);
+  Plan plan = problem.base;
+  plan.layout = candidate.layout;
+  plan.placement = placement_on(space.placement[static_cast<std::size_t>(candidate.placement)],
+                                candidate.layout.world_size());
+  plan.message_cost = message_cost(plan, cost);
+  return plan;
+}
+
+std::vector<Candidate> pareto_front(const SearchOutcome& outcome) {
+  std::vector<Candidate> by_time = outcome.simulated;
+  std::ranges::stable_sort(by_time, {}, &Candidate::step_s);
+  std::vector<Candidate> front;
+  for (const Candidate& each : by_time) {
+    const bool is_beaten = std::ranges::any_of(front, [&](const Candidate& other) {
+      return other.peak <= each.peak && other.layout.world_size() <= each.layout.world_size();
+    });
+    if (!is_beaten) front.push_back(each);
+  }
+  return front;
+}
+
+}  // namespace foresail::planner

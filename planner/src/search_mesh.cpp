@@ -1,0 +1,280 @@
+#include "search_mesh.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+namespace foresail::planner {
+namespace {
+
+using program::Axis;
+using program::AxisSet;
+using program::RankGrid;
+
+// Flows above this size share links in the simulator; smaller ones each see an idle network.
+constexpr std::int64_t kSharedBytes = 65536;
+constexpr std::int64_t kLeastFlows = 16;  // that a collective may be cut into, on small nodes
+constexpr Bytes kScalarBytes(8);
+
+bool is_split(const Layout& layout) {
+  return layout.pp > 1 && layout.has_split_backward();
+}
+
+RankId first_of(const RankGrid& grid, int stage) {
+  program::Coordinates at{};
+  at[static_cast<std::size_t>(Axis::Pp)] = stage;
+  return grid.rank(at);
+}
+
+std::vector<DeviceId> devices_of(const Plan& plan, const std::vector<RankId>& ranks) {
+  std::vector<DeviceId> devices;
+  devices.reserve(ranks.size());
+  for (const RankId rank : ranks) devices.push_back(plan.placement.device_of[rank]);
+  return devices;
+}
+
+// The groups of all stages that may differ in price. Where nothing is wired by hand, groups within
+// a node cost the same on the same places of their nodes.
+std::vector<std::vector<DeviceId>> distinct_groups(const Plan& plan, const RankGrid& grid,
+                                                   AxisSet axes) {
+  std::vector<std::vector<DeviceId>> groups;
+  std::set<std::vector<std::uint32_t>> seen;
+  const auto per_node = static_cast<std::uint32_t>(plan.cluster.node.devices);
+  const bool is_regular = plan.cluster.wiring == topologies::Wiring{};
+  for (int stage = 0; stage < plan.layout.pp; ++stage) {
+    const auto devices = devices_of(plan, grid.group(first_of(grid, stage), axes));
+    if (devices.size() < 2) return {};
+    const std::uint32_t node = devices.front().value / per_node;
+    const bool is_inside = std::ranges::all_of(
+        devices, [&](DeviceId device) { return device.value / per_node == node; });
+    std::vector<std::uint32_t> places;
+    for (const DeviceId device : devices) {
+      places.push_back(is_regular && is_inside ? device.value % per_node : device.value);
+    }
+    if (seen.insert(std::move(places)).second) groups.push_back(devices);
+  }
+  return groups;
+}
+
+}  // namespace
+
+MeshCost::MeshCost(const Plan& plan, const program::CostModel& cost)
+    : cost_(cost),
+      shared_below_(4 * kSharedBytes *
+                    std::max<std::int64_t>(kLeastFlows, plan.cluster.node.devices) *
+                    plan.network.qps_per_connection) {
+  const RankGrid grid = plan.layout.grid();
+  tp_ = distinct_groups(plan, grid, {Axis::Tp});
+  cp_ = distinct_groups(plan, grid, {Axis::Cp});
+  const int stages = plan.layout.pp;
+  const auto device = [&](int stage) { return plan.placement.device_of[first_of(grid, stage)]; };
+  for (int stage = 0; stage < stages; ++stage) {
+    dp_.push_back(devices_of(plan, grid.group(first_of(grid, stage), {Axis::Dp, Axis::Cp})));
+    const DeviceId next = device((stage + 1) % stages);
+    if (stages > 1) neighbours_.emplace_back(device(stage), next);
+    if (stages > 1) neighbours_.emplace_back(next, device(stage));
+  }
+  embedding_ = {device(0), device(stages - 1)};
+  for (int rank = 0; rank < grid.world_size(); ++rank) {
+    world_.push_back(plan.placement.device_of[RankId{static_cast<std::uint32_t>(rank)}]);
+  }
+}
+
+double MeshCost::kernel(const Kernel& kernel) const {
+  if (kernel.kind != KernelKind::Collective) {
+    return to_seconds(cost_.kernel(kernel, world_.front()));
+  }
+  return least(kernel.lane, kernel.collective, kernel.bytes);
+}
+
+double MeshCost::least(Lane lane, Collective kind, Bytes bytes) const {
+  const auto [known, is_new] = least_known_.try_emplace({lane, kind, bytes.count()}, 0.0);
+  if (!is_new) return known->second;
+  const std::vector<Devices>& groups = lane == Lane::Cp ? cp_ : tp_;
+  double best = groups.empty() ? 0 : std::numeric_limits<double>::infinity();
+  for (const Devices& devices : groups) {
+    best = std::min(best, to_seconds(cost_.collective(kind, bytes, devices)));
+  }
+  known->second = best;
+  return best;
+}
+
+double MeshCost::message(Bytes bytes) {
+  if (neighbours_.empty()) return 0;
+  const auto [known, is_new] = messages_.try_emplace(bytes.count(), 0.0);
+  if (is_new) {
+    known->second = std::numeric_limits<double>::infinity();
+    for (const auto& [from, to] : neighbours_) {
+      known->second = std::min(known->second, to_seconds(cost_.message(bytes, from, to)));
+    }
+  }
+  return known->second;
+}
+
+// A collective is cut into flows; those below 64 KiB do not share links in the simulator, so the
+// price of all of them on shared links would not be a bound. Then only the latency counts.
+double MeshCost::free_of_sharing(Collective kind, Bytes bytes, const Devices& devices) const {
+  if (devices.size() < 2 || bytes.count() == 0) return 0;
+  const bool is_small = bytes.count() > kSharedBytes && bytes.count() < shared_below_;
+  return to_seconds(cost_.collective(kind, is_small ? kScalarBytes : bytes, devices));
+}
+
+double MeshCost::dp(int stage, Collective kind, Bytes bytes) {
+  const auto [known, is_new] = dp_known_.try_emplace({stage, kind, bytes.count()}, 0.0);
+  if (is_new) known->second = free_of_sharing(kind, bytes, dp_[static_cast<std::size_t>(stage)]);
+  return known->second;
+}
+
+double MeshCost::embedding(Bytes bytes) {
+  if (neighbours_.empty()) return 0;
+  const auto [known, is_new] = embedding_known_.try_emplace(bytes.count(), 0.0);
+  if (is_new) known->second = free_of_sharing(Collective::AllReduce, bytes, embedding_);
+  return known->second;
+}
+
+double MeshCost::mirror(int stage, Bytes bytes) {
+  const auto at = static_cast<std::size_t>(stage);
+  return free_of_sharing(Collective::AllReduce, bytes,
+                         {dp_[at].front(), dp_[dp_.size() - 1 - at].front()});
+}
+
+double MeshCost::tp(Bytes bytes) {
+  const auto [known, is_new] = tp_known_.try_emplace(bytes.count(), 0.0);
+  if (!is_new) return known->second;
+  double best = tp_.empty() ? 0 : std::numeric_limits<double>::infinity();
+  for (const Devices& devices : tp_) {
+    best = std::min(best, free_of_sharing(Collective::AllReduce, bytes, devices));
+  }
+  known->second = best;
+  return best;
+}
+
+double MeshCost::scalars() {
+  if (scalars_ < 0) scalars_ = free_of_sharing(Collective::AllReduce, kScalarBytes, world_);
+  return scalars_;
+}
+
+ShapeCache::Key ShapeCache::key_of(const Plan& plan) {
+  const Layout& layout = plan.layout;
+  const bool has_buckets = layout.pp == 1 && layout.overlap.dp;
+  const bool has_layers = layout.pp == 1 && layout.zero_stage == 3;
+  return {{layout.microbatch_size, layout.sequence_parallel, layout.recompute, layout.overlap.tp},
+          {layout.v, has_buckets, has_layers, layout.stage_map(), is_split(layout)}};
+}
+
+ShapeCache::SplitParts& ShapeCache::parts(const Plan& plan) {
+  const auto [split, is_new] = splits_.try_emplace(key_of(plan).first);
+  if (!is_new) return split->second;
+  ModelParts& sizes = split->second.sizes;
+  sizes = model_parts(plan);
+  for (models::Work* work : {&sizes.layer, &sizes.embedding, &sizes.head}) {
+    work->forward = {};
+    work->backward = {};
+  }
+  return split->second;
+}
+
+const PlanShape& ShapeCache::sizes(const Plan& plan) {
+  const auto [entry, is_new] = shapes_.try_emplace(key_of(plan));
+  PlanShape& made = entry->second;
+  if (!is_new) return made;
+  const ModelParts& sizes = parts(plan).sizes;
+  const int stages = plan.layout.pp;
+  made.first.work = stage_work(plan, 0, sizes, KernelLists::LeftOut);
+  if (stages > 2) made.middle.work = stage_work(plan, 1, sizes, KernelLists::LeftOut);
+  if (stages > 1) made.last.work = stage_work(plan, stages - 1, sizes, KernelLists::LeftOut);
+  return made;
+}
+
+const PlanShape& ShapeCache::shape(const Plan& plan) {
+  sizes(plan);
+  PlanShape& made = shapes_.at(key_of(plan));
+  if (made.is_timed) return made;
+  SplitParts& split = parts(plan);
+  price(plan, is_split(plan.layout) ? Backward::Split : Backward::Whole, split);
+  const int stages = plan.layout.pp;
+  add_times(plan, 0, split, made.first);
+  if (stages > 2) add_times(plan, 1, split, made.middle);
+  if (stages > 1) add_times(plan, stages - 1, split, made.last);
+  made.is_timed = true;
+  return made;
+}
+
+void ShapeCache::price(const Plan& plan, Backward kind, SplitParts& parts) const {
+  const bool needs_halves = kind == Backward::Split && !parts.has_halves;
+  if (parts.is_priced && !needs_halves) return;
+  const auto of_kernel = [&](const Kernel& kernel) { return mesh_.kernel(kernel); };
+  const auto add = [&](const models::Work& work, Passes& passes) {
+    if (!parts.is_priced) {
+      passes.forward = price_part(work.forward, of_kernel);
+      passes.backward = price_part(work.backward, of_kernel);
+    }
+    if (!needs_halves) return;
+    const models::SplitBackward halves = models::split_backward(work.backward);
+    passes.backward_input = price_part(halves.input, of_kernel);
+    passes.backward_weight = price_part(halves.weight, of_kernel);
+  };
+  const ModelParts model = model_parts(plan);
+  add(model.layer, parts.layer);
+  add(model.embedding, parts.embedding);
+  add(model.head, parts.head);
+  if (has_input_gather(plan, program::Payload::Activation)) {
+    parts.gather = price_part({input_gather(plan)}, of_kernel);
+  }
+  if (has_input_gather(plan, program::Payload::Gradient)) parts.gradient_gather = parts.gather;
+  parts.is_priced = true;
+  parts.has_halves = parts.has_halves || needs_halves;
+}
+
+void ShapeCache::add_times(const Plan& plan, int stage, SplitParts& parts,
+                           StageShape& shape) const {
+  const Backward kind = is_split(plan.layout) ? Backward::Split : Backward::Whole;
+  for (int chunk = 0; chunk < static_cast<int>(shape.work.chunks.size()); ++chunk) {
+    const ChunkSeconds times = chunk_seconds(stage_part(plan, stage, chunk), kind, parts);
+    shape.forward.push_back(times.forward);
+    shape.backward.push_back(times.backward);
+    if (kind == Backward::Whole) continue;
+    shape.backward_input.push_back(times.backward_input);
+    shape.backward_weight.push_back(times.backward_weight);
+  }
+}
+
+double ShapeCache::backward_seconds(const StagePart& part, const SplitParts& parts,
+                                    PricedPart Passes::*half) const {
+  const bool is_whole = half == &Passes::backward;
+  PassClock clock(constants_);
+  const auto append = [&](const PricedPart& more) {
+    clock.append(more);
+    if (!is_whole) clock.forget_unawaited();
+  };
+  if (!part.has_head && half != &Passes::backward_weight) append(parts.gradient_gather);
+  if (part.has_head) append(parts.head.*half);
+  for (int at = part.first_layer; at < part.end_layer; ++at) append(parts.layer.*half);
+  if (part.has_embedding) append(parts.embedding.*half);
+  return clock.seconds(host_per_kernel_s_);
+}
+
+ShapeCache::ChunkSeconds ShapeCache::chunk_seconds(const StagePart& part, Backward backward,
+                                                   SplitParts& parts) const {
+  const int layers = part.end_layer - part.first_layer;
+  const std::tuple key{layers, part.has_embedding, part.has_head, backward};
+  const auto known = parts.known.find(key);
+  if (known != parts.known.end()) return known->second;
+  PassClock forward(constants_);
+  if (!part.has_embedding) forward.append(parts.gather);
+  if (part.has_embedding) forward.append(parts.embedding.forward);
+  for (int layer = 0; layer < layers; ++layer) forward.append(parts.layer.forward);
+  if (part.has_head) forward.append(parts.head.forward);
+  ChunkSeconds made;
+  made.forward = forward.seconds(host_per_kernel_s_);
+  made.backward = backward_seconds(part, parts, &Passes::backward);
+  if (backward == Backward::Split) {
+    made.backward_input = backward_seconds(part, parts, &Passes::backward_input);
+    made.backward_weight = backward_seconds(part, parts, &Passes::backward_weight);
+  }
+  parts.known.emplace(key, made);
+  return made;
+}
+
+}  // namespace foresail::planner

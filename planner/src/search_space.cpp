@@ -1,0 +1,226 @@
+#include "search_space.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <type_traits>
+
+#include "foresail/base/error.h"
+
+namespace foresail::planner {
+namespace {
+
+constexpr std::int64_t kLayoutsMax = 1'000'000'000;
+constexpr double kSecondsPerHour = 3600;
+constexpr double kSecondsPerDay = 86'400;
+constexpr double kJoulesPerKilowattHour = 3.6e6;
+
+std::vector<int> divisors(int number, int most) {
+  std::vector<int> found;
+  for (int each = 1; each <= std::min(number, most); ++each) {
+    if (number % each == 0) found.push_back(each);
+  }
+  return found;
+}
+
+template <class T>
+void fill(std::vector<T>& list, std::initializer_list<std::type_identity_t<T>> all) {
+  if (list.empty()) list = all;
+}
+
+/// The first law that the degrees alone break, whatever the rest of the layout is.
+std::vector<BrokenLaw> degree_laws(const SearchProblem& problem, const Mesh& mesh) {
+  program::Training training = problem.base.training;
+  training.global_batch_size = mesh.layout.dp;  // the batch is a matter of the microbatch size too
+  std::vector<BrokenLaw> broken = check_laws(problem.base.model, mesh.layout, training, mesh.gpus);
+  std::erase_if(broken, [](const BrokenLaw& law) { return law.name == "passes_max"; });
+  return broken;
+}
+
+}  // namespace
+
+SearchSpace completed(const SearchProblem& problem) {
+  SearchSpace space = problem.space;
+  const int devices = problem.base.cluster.nodes * problem.base.cluster.node.devices;
+  fill(space.gpus, {devices});
+  fill(space.cp, {1});
+  fill(space.microbatch_size, {1, 2, 4, 8, 16});
+  fill(space.sequence_parallel, {1, 0});
+  fill(space.zero_stage, {0, 1, 2, 3});
+  fill(space.recompute,
+       {models::Recompute::None, models::Recompute::Selective, models::Recompute::Full});
+  fill(space.schedule,
+       {ScheduleKind::Interleaved, ScheduleKind::OneForwardOneBackward, ScheduleKind::ZbH1,
+        ScheduleKind::ZbH2, ScheduleKind::ZbV, ScheduleKind::DualPipe, ScheduleKind::Gpipe});
+  fill(space.overlap_tp, {1, 0});
+  fill(space.overlap_pp, {1, 0});
+  fill(space.overlap_dp, {1, 0});
+  if (space.rank_order.empty()) space.rank_order = {Layout{}.rank_order};
+  if (space.placement.empty()) {
+    DeviceOrder packed;
+    for (int d = 0; d < devices; ++d) packed.devices.push_back(DeviceId(static_cast<unsigned>(d)));
+    space.placement.push_back(std::move(packed));
+  }
+  return space;
+}
+
+std::vector<int> chunk_choices(const SearchSpace& space, const models::Model& model, int pp) {
+  if (!space.v.empty()) return space.v;
+  if (pp == 1 || model.layers % pp != 0) return {1};
+  std::vector<int> chunks = divisors(model.layers / pp, model.layers);
+  const bool has_mirrored =
+      std::ranges::find(space.schedule, ScheduleKind::DualPipe) != space.schedule.end();
+  // Its two chunks are copies of one part.
+  if (has_mirrored && std::ranges::find(chunks, 2) == chunks.end()) chunks.push_back(2);
+  return chunks;
+}
+
+std::int64_t layouts_per_mesh(const SearchSpace& space, std::size_t chunks) {
+  const std::array<std::size_t, 9> sizes = {chunks,
+                                            space.schedule.size(),
+                                            space.microbatch_size.size(),
+                                            space.sequence_parallel.size(),
+                                            space.zero_stage.size(),
+                                            space.recompute.size(),
+                                            space.overlap_tp.size(),
+                                            space.overlap_pp.size(),
+                                            space.overlap_dp.size()};
+  std::int64_t product = 1;
+  for (const std::size_t size : sizes) {
+    product *= static_cast<std::int64_t>(size);
+    if (product > kLayoutsMax) return product;
+  }
+  return product;
+}
+
+namespace {
+
+/// Collects meshes, and counts those that cannot be.
+class MeshList {
+ public:
+  MeshList(const SearchProblem& problem, const SearchSpace& space, SearchOutcome& outcome)
+      : problem_(problem), space_(space), outcome_(outcome) {}
+
+  std::vector<Mesh> make() {
+    for (const int gpus : space_.gpus) {
+      for (std::size_t p = 0; p < space_.placement.size(); ++p) {
+        for (const auto& order : space_.rank_order) {
+          Mesh mesh;
+          mesh.gpus = gpus;
+          mesh.placement = static_cast<int>(p);
+          mesh.layout.rank_order = order;
+          add_degrees(mesh);
+        }
+      }
+    }
+    return std::move(meshes_);
+  }
+
+ private:
+  void add_degrees(Mesh mesh) {
+    const models::Model& model = problem_.base.model;
+    const auto tps = space_.tp.empty() ? divisors(mesh.gpus, model.heads) : space_.tp;
+    const auto pps = space_.pp.empty() ? divisors(mesh.gpus, model.layers) : space_.pp;
+    for (const int tp : tps) {
+      for (const int cp : space_.cp) {
+        for (const int pp : pps) {
+          mesh.layout.tp = tp;
+          mesh.layout.cp = cp;
+          mesh.layout.pp = pp;
+          const std::int64_t rest = mesh.gpus / (std::int64_t{tp} * cp * pp);
+          std::vector<int> dps = space_.dp;
+          if (dps.empty()) dps = {std::max(1, static_cast<int>(rest))};
+          for (const int dp : dps) {
+            mesh.layout.dp = dp;
+            add(mesh);
+          }
+        }
+      }
+    }
+  }
+
+  void add(const Mesh& mesh) {
+    const models::Model& model = problem_.base.model;
+    const std::int64_t layouts =
+        layouts_per_mesh(space_, chunk_choices(space_, model, mesh.layout.pp).size());
+    outcome_.enumerated += layouts;
+    if (outcome_.enumerated > kLayoutsMax) {
+      throw Error(ErrorCode::InvalidInput,
+                  fmt::format("the search space has more than {} layouts", kLayoutsMax));
+    }
+    const auto broken = degree_laws(problem_, mesh);
+    if (broken.empty()) {
+      meshes_.push_back(mesh);
+      return;
+    }
+    LawCount& law = outcome_.law[broken.front().name];
+    law.count += layouts;
+    if (law.example.empty()) law.example = broken.front().message;
+  }
+
+  const SearchProblem& problem_;
+  const SearchSpace& space_;
+  SearchOutcome& outcome_;
+  std::vector<Mesh> meshes_;
+};
+
+}  // namespace
+
+std::vector<Mesh> meshes(const SearchProblem& problem, const SearchSpace& space,
+                         SearchOutcome& outcome) {
+  return MeshList(problem, space, outcome).make();
+}
+
+Layout plain_form(const Layout& layout, const models::Stack& stack) {
+  Layout plain = layout;
+  const bool has_replicas = layout.dp * layout.cp > 1;
+  if (layout.tp == 1) plain.overlap.tp = false;
+  if (layout.pp == 1) {
+    plain.overlap.pp = false;
+    plain.schedule = ScheduleKind::OneForwardOneBackward;
+  }
+  if (!has_replicas) {
+    plain.zero_stage = 0;
+    // With a pipeline it still says when the copies of a tied matrix are summed.
+    if (layout.pp == 1) plain.overlap.dp = false;
+  }
+  // Fused attention keeps no scores that could be made again.
+  const bool is_selective = layout.recompute == models::Recompute::Selective;
+  if (is_selective && stack.flash_attention) plain.recompute = models::Recompute::None;
+  // Under a pipeline gradients leave once per step either way, and are freed as late.
+  if (layout.pp > 1 && plain.zero_stage == 2) plain.zero_stage = 1;
+  if (layout.schedule == ScheduleKind::Interleaved && layout.group_size == layout.pp) {
+    plain.group_size = 0;
+  }
+  return plain;
+}
+
+program::Placement placement_on(const DeviceOrder& order, int ranks) {
+  program::Placement placement;
+  for (int rank = 0; rank < ranks; ++rank) {
+    placement.device_of.push_back(order.devices.at(static_cast<std::size_t>(rank)));
+  }
+  return placement;
+}
+
+double objective_of(const SearchProblem& problem, double step_s, int gpus) {
+  switch (problem.objective) {
+    case Objective::StepTime:
+      break;
+    case Objective::TokensPerGpu:
+      return step_s * gpus;
+    case Objective::Cost:
+      return step_s * gpus * problem.price_per_gpu_hour / kSecondsPerHour;
+    case Objective::Energy:
+      return step_s * gpus * problem.watts_per_gpu / kJoulesPerKilowattHour;
+    case Objective::Days:
+      const program::Training& training = problem.base.training;
+      const double per_step =
+          static_cast<double>(training.global_batch_size * training.sequence_length);
+      return step_s * problem.tokens / per_step / kSecondsPerDay;
+  }
+  return step_s;
+}
+
+}  // namespace foresail::planner
