@@ -142,6 +142,31 @@ TEST(Anchor, FindsTheConstantsThatMadeTheRows) {
   EXPECT_LT(std::abs(seconds / published - 1), 0.35 * off_before);
 }
 
+TEST(Fit, WritesTheConstantsAndNothingElse) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "scoreboard_test_fit";
+  std::filesystem::create_directories(folder);
+  const auto device = kTree / "topologies/catalogue/devices/a100_80.yaml";
+  const auto stacks = kTree / "scenarios/catalogue/stacks.yaml";
+  const auto replace = std::filesystem::copy_options::overwrite_existing;
+  std::filesystem::copy_file(device, folder / "a100_80.yaml", replace);
+  std::filesystem::copy_file(stacks, folder / "stacks.yaml", replace);
+  FitFamily family;
+  family.device = "a100_80";
+  FitSummary summary;
+  FittedParameter& launch = summary.parameters.emplace_back();
+  launch.parameter.name = "launch_us";
+  launch.parameter.member = &topologies::CostConstants::launch_us;
+  launch.value = 1.25;
+  write_constants(family, summary, folder, folder / "stacks.yaml");
+  topologies::DeviceSpec expected = topologies::read_device(Yaml::load(device));
+  topologies::DeviceSpec written = topologies::read_device(Yaml::load(folder / "a100_80.yaml"));
+  EXPECT_EQ(written.constants.launch_us, 1.25);
+  expected.constants.launch_us = 1.25;
+  expected.provenance = written.provenance;
+  EXPECT_EQ(written, expected);  // nccl has a launch_us too
+  EXPECT_EQ(read_file(folder / "stacks.yaml"), read_file(stacks));
+}
+
 // scripts/score rewrites the pages; this fails when somebody forgot to run it.
 TEST(ScorePages, AreOfTheseConstants) {
   for (const char* name : {"score_fit", "score_check", "score_check_anchored", "score_cluster",
