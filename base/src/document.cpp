@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "files_read.h"
 #include "foresail/base/error.h"
 #include "foresail/base/output_files.h"
 
@@ -56,7 +57,7 @@ Document parse_json(std::string_view text, const std::string& name) {
 }
 
 void write_file(const std::filesystem::path& path, std::string_view text) {
-  OutputFiles files;
+  OutputFiles files(OutputFiles::Over::Anything);
   files.add(path, text);
   files.commit();
 }
@@ -80,6 +81,7 @@ std::string read_file(const std::filesystem::path& path) {
     }
     throw Error(ErrorCode::Io, fmt::format("{}: cannot be read", path.string()));
   }
+  note_read(path);
   return text.str();
 }
 

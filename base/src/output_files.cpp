@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "files_read.h"
 #include "foresail/base/error.h"
 
 namespace foresail {
@@ -30,7 +31,8 @@ int write_to(const fs::path& path, std::string_view text) {
 
 }  // namespace
 
-OutputFiles::OutputFiles(OutputFiles&& other) noexcept : parts_(std::move(other.parts_)) {
+OutputFiles::OutputFiles(OutputFiles&& other) noexcept
+    : over_(other.over_), parts_(std::move(other.parts_)) {
   other.parts_.clear();
 }
 
@@ -46,6 +48,16 @@ void OutputFiles::add(const fs::path& path, std::string_view text) {
   Part part;
   part.path = path;
   part.target = fs::is_symlink(path, nothing) ? fs::weakly_canonical(path, nothing) : path;
+  if (over_ == Over::NoInput && was_read(part.target)) {
+    throw Error(ErrorCode::InvalidInput,
+                fmt::format("{}: would be overwritten by its own result", path.string()));
+  }
+  const fs::path name = fs::weakly_canonical(part.target, nothing);
+  for (const Part& other : parts_) {
+    if (!other.temporary.empty() && fs::weakly_canonical(other.target, nothing) == name) {
+      throw Error(ErrorCode::InvalidInput, fmt::format("{}: named for two results", path.string()));
+    }
+  }
   if (fs::is_directory(part.target, nothing)) fail(path, "write", "it is a folder");
   if (fs::exists(part.target, nothing) && !fs::is_regular_file(part.target, nothing)) {
     part.text = text;

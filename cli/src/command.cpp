@@ -125,7 +125,11 @@ void keep_input(const std::string& input, const std::vector<std::string>& output
       refuse(fmt::format("{}: would be overwritten by its own result", input));
     }
     for (std::size_t j = 0; j < i; ++j) {
-      if (outputs[i] == outputs[j]) refuse(fmt::format("{}: named for two results", outputs[i]));
+      if (std::filesystem::weakly_canonical(outputs[i], ignored) ==
+              std::filesystem::weakly_canonical(outputs[j], ignored) &&
+          !outputs[j].empty()) {
+        refuse(fmt::format("{}: named for two results", outputs[i]));
+      }
     }
   }
 }

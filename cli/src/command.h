@@ -65,7 +65,7 @@ void keep_input(const std::string& input, const std::vector<std::string>& output
 
 /// Prints the document (--json) or the text to standard output, and writes --report.
 void answer(const Common& common, const Document& document, const std::string& text,
-            OutputFiles files = {});
+            OutputFiles files = OutputFiles());
 
 /// Progress and remarks for people, on standard error; silent under --quiet.
 void remark(const Common& common, const std::string& text);

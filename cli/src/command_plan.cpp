@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cmath>
 #include <optional>
 
 #include "command.h"
@@ -100,6 +101,9 @@ int run_search(const Options& options, const scenarios::Scenario& scenario) {
     throw Error(ErrorCode::InvalidInput,
                 "--fidelity and --fold: a search prices folded flow, then unfolded flow");
   }
+  if (!std::isfinite(options.budget)) {
+    throw Error(ErrorCode::InvalidInput, "--budget: is no number of seconds");
+  }
   const scenarios::SearchRequest& request = *scenario.search;
   ProgressLine line(options.common);
   scenarios::SearchRunOptions run_options;
@@ -123,7 +127,21 @@ int run_search(const Options& options, const scenarios::Scenario& scenario) {
   const scenarios::SearchAnswer found = scenarios::run_search(request, run_options);
   Document document = scenarios::to_document(request, found);
   std::string text = scenarios::to_text(request, found, options.top);
+  const bool is_cut_short =
+      found.finalists.empty() && options.budget > 0 && !found.outcome.is_proved;
   document["feasible"] = !found.finalists.empty();
+  if (is_cut_short) {
+    document["feasible"] = nullptr;
+    answer(options.common, document, "nothing was found within --budget\n" + text);
+    return kFailedRun;
+  }
+  if (!found.finalists.empty() && !found.finalists[found.best].failure.empty()) {
+    const std::string why = found.finalists[found.best].failure;
+    document["feasible"] = false;
+    document["failure"] = why;
+    answer(options.common, document, fmt::format("all of the best plans fail: {}\n", why));
+    return kInfeasible;
+  }
   if (found.finalists.empty()) {
     answer(options.common, document, "infeasible\n" + text);
     return kInfeasible;
@@ -190,14 +208,17 @@ Command add_plan(CLI::App& root) {
       ->check(CLI::Range(1, 1000));
   app->add_option("--budget", options->budget,
                   "of a search: seconds after which it stops and prints the gap that is left")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1e-9, 1e9));
   app->add_flag("--explain", options->explains,
                 "of a search: why this one, and why not its neighbours and those to compare");
   app->add_flag("--by-size", options->is_by_size,
                 "of a search: the best of every number of GPUs, not of all together");
   app->add_option("--state", options->state_file,
                   "of a search: file of what was simulated; an interrupted search goes on from it");
-  options->common.add_to(*app);
+  options->common.add_step_to(*app);
+  app->add_option("--threads", options->common.threads,
+                  "of a search: threads; results do not depend on it")
+      ->check(CLI::Range(1, 1024));
   return {app, [options] { return run(*options); }};
 }
 

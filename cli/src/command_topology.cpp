@@ -74,7 +74,9 @@ int export_graph(const Options& options) {
   if (options.output.empty()) {
     std::fwrite(text.data(), 1, text.size(), stdout);
   } else {
-    write_file(options.output, text);
+    OutputFiles files;
+    files.add(options.output, text);
+    files.commit();
   }
   return kOk;
 }

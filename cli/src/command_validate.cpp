@@ -30,8 +30,13 @@ std::string today() {
 void append(const Options& options, const scenarios::Scoreboard& board) {
   const std::filesystem::path path = options.log;
   std::string text;
-  if (std::filesystem::exists(path)) {
+  std::error_code problem;
+  if (std::filesystem::exists(path, problem)) {
+    if (!std::filesystem::is_regular_file(path, problem)) {
+      throw Error(ErrorCode::InvalidInput, fmt::format("{}: is no regular file", options.log));
+    }
     text = read_file(path);
+    if (!text.empty() && !text.ends_with('\n')) text += '\n';
   } else {
     text =
         "| date | commit | constants | rows | number | mean % | median % | worst % | bias % | in "
@@ -59,11 +64,12 @@ int run(const Options& options) {
   }
   const scenarios::Scoreboard board = scenarios::validate(file, validate);
   const bool is_page = options.common.report_file.ends_with(".md");
-  if (is_page) write_file(options.common.report_file, scenarios::to_markdown(board));
+  OutputFiles files;
+  if (is_page) files.add(options.common.report_file, scenarios::to_markdown(board));
   Common printed = options.common;
   if (is_page) printed.report_file.clear();
-  answer(printed, scenarios::to_document(board), scenarios::to_text(board));
   if (!options.log.empty()) append(options, board);
+  answer(printed, scenarios::to_document(board), scenarios::to_text(board), std::move(files));
   return kOk;
 }
 

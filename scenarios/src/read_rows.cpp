@@ -11,12 +11,16 @@ namespace foresail::scenarios {
 namespace {
 
 constexpr std::int64_t kCountMax = std::int64_t{1} << 40;
+constexpr std::int64_t kDegreeMax = 1 << 24;
+constexpr std::int64_t kZeroMax = 3;
+constexpr double kSecondsMin = 1e-9;
 
-std::optional<std::int64_t> count(const std::optional<Yaml>& section, std::string_view key) {
+std::optional<std::int64_t> count(const std::optional<Yaml>& section, std::string_view key,
+                                  std::int64_t most = kCountMax) {
   if (!section) return std::nullopt;
   const auto value = section->find(key);
   if (!value) return std::nullopt;
-  return value->as_integer(0, kCountMax);
+  return value->as_integer(0, most);
 }
 
 std::string text(const std::optional<Yaml>& section, std::string_view key) {
@@ -39,10 +43,10 @@ void read_model_columns(const Yaml& record, Row& row) {
   const auto model = record.find("model");
   if (!model) return;
   row.model_name = text(model, "name");
-  row.layers = count(model, "layers");
+  row.layers = count(model, "layers", kDegreeMax);
   row.hidden = count(model, "hidden");
-  row.heads = count(model, "heads");
-  row.kv_heads = count(model, "kv_heads");
+  row.heads = count(model, "heads", kDegreeMax);
+  row.kv_heads = count(model, "kv_heads", kDegreeMax);
   row.ffn = count(model, "ffn");
   row.vocab = count(model, "vocab");
   if (const auto gated = model->find("gated_mlp")) row.is_gated = gated->as_bool();
@@ -58,7 +62,7 @@ void read_hardware_columns(const Yaml& record, Row& row) {
   row.gpu = text(hw, "gpu");
   row.nics = text(hw, "nics");
   row.fabric = text(hw, "cluster");
-  row.gpus = count(hw, "gpus").value_or(0);
+  row.gpus = count(hw, "gpus", kDegreeMax).value_or(0);
   row.gpus_per_node = count(hw, "gpus_per_node").value_or(8);
   note_unused(*hw, {"gpu", "nics", "cluster", "gpus", "gpus_per_node", "nodes"}, row);
 }
@@ -66,13 +70,13 @@ void read_hardware_columns(const Yaml& record, Row& row) {
 void read_parallel_columns(const Yaml& record, Row& row) {
   const auto par = record.find("par");
   if (!par) return;
-  row.tp = count(par, "tp").value_or(1);
-  row.cp = count(par, "cp").value_or(1);
-  row.ep = count(par, "ep").value_or(1);
-  row.pp = count(par, "pp").value_or(1);
-  row.dp = count(par, "dp").value_or(0);
-  row.v = count(par, "vpp");
-  row.zero_stage = count(par, "zero");
+  row.tp = count(par, "tp", kDegreeMax).value_or(1);
+  row.cp = count(par, "cp", kDegreeMax).value_or(1);
+  row.ep = count(par, "ep", kDegreeMax).value_or(1);
+  row.pp = count(par, "pp", kDegreeMax).value_or(1);
+  row.dp = count(par, "dp", kDegreeMax).value_or(0);
+  row.v = count(par, "vpp", kDegreeMax);
+  row.zero_stage = count(par, "zero", kZeroMax);
   if (const auto sp = par->find("sp")) row.sequence_parallel = sp->as_bool();
   note_unused(*par, {"tp", "cp", "ep", "pp", "dp", "vpp", "zero", "sp", "fsdp", "sharding"}, row);
 }
@@ -112,7 +116,7 @@ void read_record(const Yaml& record, RowFile& file) {
   if (const auto result = record.find("result")) {
     if (const auto seconds = result->find("iter_s")) {
       row.published_s = seconds->as_number();
-      if (row.published_s <= 0) seconds->fail("must be positive");
+      if (row.published_s < kSecondsMin) seconds->fail("must be at least 1 ns");
     }
   }
   const std::string reason = missing(row);
@@ -168,17 +172,18 @@ class CsvLine {
   }
   std::int64_t count(std::string_view name) const {
     const double value = number(name);
-    if (value < 1 || value > 1e12 ||
+    if (value < 1 || value > static_cast<double>(kDegreeMax) ||
         value != static_cast<double>(static_cast<std::int64_t>(value))) {
-      fail(fmt::format("{}: {} is not a positive integer", name, value));
+      fail(fmt::format("{}: {} is not an integer from 1 to {}", name, value, kDegreeMax));
     }
     return static_cast<std::int64_t>(value);
   }
 
- private:
   [[noreturn]] void fail(const std::string& message) const {
     throw Error(ErrorCode::InvalidInput, fmt::format("{}: {}", where_, message));
   }
+
+ private:
   const std::vector<std::string>& header_;
   std::vector<std::string> cells_;
   std::string where_;
@@ -199,6 +204,7 @@ RowFile read_csv(const std::filesystem::path& path) {
     row.source = path.stem().string();
     row.id = fmt::format("{}-{}", row.source, number);
     row.published_s = cells.number("iteration time (ms)") * 1e-3;
+    if (row.published_s < kSecondsMin) cells.fail("iteration time (ms): must be positive");
     row.gpu = "A100-SXM-80GB";
     row.gpus = cells.count("# GPUs");
     row.layers = cells.count("# layers");

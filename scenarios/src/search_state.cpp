@@ -12,6 +12,7 @@ namespace {
 
 using planner::Candidate;
 
+constexpr double kRounding = 1e-9;
 constexpr int kFormat = 1;
 
 /// Everything that decides a step time but the layout and the placement.
@@ -27,11 +28,19 @@ std::string digest_of(const planner::Plan& base) {
 }
 
 /// Throws what nlohmann::json throws if the document has another shape.
-std::map<std::string, Duration> read_steps(const Document& document) {
+std::map<std::string, Duration> read_steps(const std::filesystem::path& path,
+                                           const Document& document) {
   std::map<std::string, Duration> steps;
   for (const Document& entry : document.at("simulated")) {
-    const auto time = entry.at("step_ps").get<std::int64_t>();
-    steps.emplace(entry.at("plan").get<std::string>(), Duration(time));
+    const auto plan = entry.at("plan").get<std::string>();
+    const Document& time = entry.at("step_ps");
+    if (!time.is_number_integer() || time.get<std::int64_t>() <= 0) {
+      refuse(path, fmt::format("step_ps of \"{}\" is no positive integer", plan));
+    }
+    const Duration step(time.get<std::int64_t>());
+    if (!steps.emplace(plan, step).second) {
+      refuse(path, fmt::format("\"{}\" stands twice", plan));
+    }
   }
   return steps;
 }
@@ -54,7 +63,7 @@ SearchState::SearchState(std::filesystem::path path, const planner::SearchProble
              "of another job (model, cluster, training, stack, network, seed) or version: name "
              "another file, or remove it");
     }
-    steps_ = read_steps(document);
+    steps_ = read_steps(path_, document);
   } catch (const Document::exception& problem_with_it) {
     refuse(path_, fmt::format("is no search state: {}", problem_with_it.what()));
   }
@@ -72,6 +81,10 @@ std::string SearchState::placement_of(const Candidate& candidate) const {
 std::optional<Duration> SearchState::recall(const Candidate& candidate) const {
   const auto known = steps_.find(key_of(candidate.layout, placement_of(candidate)));
   if (known == steps_.end()) return std::nullopt;
+  if (to_seconds(known->second) < candidate.bound_s * (1 - kRounding)) {
+    refuse(path_, fmt::format("step_ps of \"{}\" is below what is possible ({:.4g} s)",
+                              known->first, candidate.bound_s));
+  }
   return known->second;
 }
 

@@ -7,6 +7,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "foresail/scenarios/yardstick.h"
@@ -91,7 +92,7 @@ void for_each_row(std::size_t count, const ValidateOptions& options,
   if (failure) std::rethrow_exception(failure);
 }
 
-// Refits on the first rows of each source, device and stack, and predicts the others anew.
+// Refits on the first rows of each source, device and stack, and predicts all anew.
 void apply_anchors(const RowFile& file, const Catalogue& catalogue, const ValidateOptions& options,
                    std::vector<RowOutcome>& outcomes, Scoreboard& board) {
   std::map<std::string, std::vector<std::size_t>> groups;
@@ -101,24 +102,25 @@ void apply_anchors(const RowFile& file, const Catalogue& catalogue, const Valida
   }
   const AnchorSettings settings = load_anchor_settings();
   std::map<std::size_t, Anchored> by_row;
+  std::set<std::size_t> anchors;
   for (auto& [name, members] : groups) {
     std::ranges::sort(members, {}, [&](std::size_t i) { return file.rows[i].id; });
     const auto count = std::min(members.size(), static_cast<std::size_t>(options.anchor_rows));
     std::vector<AnchorRow> measured;
     for (std::size_t k = 0; k < count; ++k) {
-      RowOutcome& outcome = outcomes[members[k]];
-      measured.push_back({&file.rows[members[k]], outcome.row->predicted_s});
-      outcome.row->anchored = true;
+      measured.push_back({&file.rows[members[k]], outcomes[members[k]].row->predicted_s});
+      anchors.insert(members[k]);
     }
     const Anchored anchored = fit_anchor(measured, catalogue.stacks, settings, options.threads);
     board.anchors.push_back({name, static_cast<int>(count), anchored.moved});
-    for (std::size_t k = count; k < members.size(); ++k) by_row.emplace(members[k], anchored);
+    for (const std::size_t member : members) by_row.emplace(member, anchored);
   }
-  std::vector<std::size_t> others;
-  for (const auto& [i, anchored] : by_row) others.push_back(i);
-  for_each_row(others.size(), options, [&](std::size_t k) {
-    const std::size_t i = others[k];
+  std::vector<std::size_t> rows;
+  for (const auto& [i, anchored] : by_row) rows.push_back(i);
+  for_each_row(rows.size(), options, [&](std::size_t k) {
+    const std::size_t i = rows[k];
     outcomes[i] = validate_row(file.rows[i], catalogue, options, &by_row.at(i));
+    if (outcomes[i].row) outcomes[i].row->anchored = anchors.contains(i);
   });
 }
 

@@ -36,11 +36,36 @@ TEST(OutputFiles, CommitPutsAllInPlace) {
   OutputFiles files;
   files.add(in / "a", "new");
   files.add(in / "b", "more");
-  EXPECT_EQ(read_file(in / "a"), "old");
+  EXPECT_EQ(fs::file_size(in / "a"), 3u);
   files.commit();
   EXPECT_EQ(read_file(in / "a"), "new");
   EXPECT_EQ(read_file(in / "b"), "more");
   EXPECT_EQ(count(in), 2u);
+}
+
+TEST(OutputFiles, NoResultTakesThePlaceOfItsOwnInput) {
+  const fs::path in = folder();
+  write_file(in / "input", "kept");
+  EXPECT_EQ(read_file(in / "input"), "kept");
+  fs::create_symlink(in / "input", in / "link");
+  for (const fs::path& name : {in / "input", in / "." / "input", in / "link"}) {
+    OutputFiles files;
+    try {
+      files.add(name, "lost");
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::InvalidInput);
+    }
+  }
+  write_file(in / "input", "rewritten");  // a tool that means it
+  EXPECT_EQ(read_file(in / "input"), "rewritten");
+}
+
+TEST(OutputFiles, TwoResultsHaveTwoNames) {
+  const fs::path in = folder();
+  OutputFiles files;
+  files.add(in / "a", "one");
+  EXPECT_THROW(files.add(in / "." / "a", "two"), Error);
 }
 
 TEST(OutputFiles, WithoutCommitNothingIsLeft) {

@@ -123,8 +123,20 @@ TEST(SearchState, RefusesTheStateOfAnotherJobAndDamagedFiles) {
   std::filesystem::remove(file("state.json"));
   SearchState(file("state.json"), request.problem).keep({});
   EXPECT_EQ(refusal(request.problem), "no error");
+  const Document good = parse_json(read_file(file("state.json")), "state.json");
+  for (const Document& time : {Document(0), Document(-5), Document(1.5), Document("7")}) {
+    Document damaged = good;
+    damaged["simulated"].push_back({{"plan", "a"}, {"step_ps", time}});
+    write_file(file("state.json"), damaged.dump());
+    EXPECT_THAT(refusal(request.problem), HasSubstr("no positive integer")) << time.dump();
+  }
+  Document twice = good;
+  for (int i = 0; i < 2; ++i) twice["simulated"].push_back({{"plan", "a"}, {"step_ps", 5}});
+  write_file(file("state.json"), twice.dump());
+  EXPECT_THAT(refusal(request.problem), HasSubstr("stands twice"));
   planner::SearchProblem other = request.problem;
   other.base.training.global_batch_size = 128;
+  write_file(file("state.json"), good.dump());
   EXPECT_THAT(refusal(other), HasSubstr("of another job"));
   write_file(file("state.json"), "{\"foresail_search_state\": 1}");
   EXPECT_THAT(refusal(request.problem), HasSubstr("is no search state"));
