@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "fit_objective.h"
 #include "foresail/base/error.h"
@@ -72,22 +71,17 @@ Anchored fit_anchor(const std::vector<AnchorRow>& rows, const std::vector<StackD
 }
 
 AnchorSettings load_anchor_settings() {
-  for (const std::filesystem::path& folder : data_folders().scenarios) {
-    const std::filesystem::path path = folder / "fit.yaml";
-    if (!std::filesystem::exists(path)) continue;
-    const Yaml node = Yaml::load(path).at("anchor");
-    node.allow_only({"row_sigma", "parameters", "host_per_kernel"});
-    AnchorSettings settings;
-    settings.row_sigma = node.at("row_sigma").as_number();
-    if (!(settings.row_sigma > 0)) node.at("row_sigma").fail("must be positive");
-    for (const auto& [name, value] : node.at("parameters").entries()) {
-      settings.parameters.push_back(read_anchor_parameter(name, value));
-    }
-    const Yaml host = node.at("host_per_kernel");
-    settings.parameters.push_back(read_anchor_parameter("host_per_kernel", host));
-    return settings;
+  const Yaml node = load_catalogue("fit.yaml").at("anchor");
+  node.allow_only({"row_sigma", "parameters", "host_per_kernel"});
+  AnchorSettings settings;
+  settings.row_sigma = node.at("row_sigma").as_number();
+  if (!(settings.row_sigma > 0)) node.at("row_sigma").fail("must be positive");
+  for (const auto& [name, value] : node.at("parameters").entries()) {
+    settings.parameters.push_back(read_anchor_parameter(name, value));
   }
-  throw Error(ErrorCode::NotFound, "fit.yaml: not found in any data folder");
+  const Yaml host = node.at("host_per_kernel");
+  settings.parameters.push_back(read_anchor_parameter("host_per_kernel", host));
+  return settings;
 }
 
 }  // namespace foresail::scenarios

@@ -144,6 +144,13 @@ DataFolders data_folders() {
   return folders;
 }
 
+Yaml load_catalogue(const std::string& name) {
+  for (const fs::path& folder : data_folders().scenarios) {
+    if (fs::exists(folder / name)) return Yaml::load(folder / name);
+  }
+  throw Error(ErrorCode::NotFound, name + ": not found in any data folder");
+}
+
 Scenario load_scenario(const fs::path& path) {
   Scenario scenario = load_question(path);
   if (scenario.search) {

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <set>
 
-#include "foresail/base/error.h"
 #include "foresail/scenarios/scenario.h"
 
 namespace foresail::scenarios {
@@ -121,21 +119,16 @@ SpreadParts spread_parts(const std::vector<LeftOut>& rows) {
 }
 
 Spread load_spread() {
-  for (const std::filesystem::path& folder : data_folders().scenarios) {
-    const std::filesystem::path path = folder / "spread.yaml";
-    if (!std::filesystem::exists(path)) continue;
-    const Yaml root = Yaml::load(path);
-    root.allow_only({"configuration", "source", "device", "devices", "stacks", "clusters"});
-    Spread spread;
-    spread.configuration = read_level(root.at("configuration"));
-    spread.source = read_level(root.at("source"));
-    spread.device = read_level(root.at("device"));
-    spread.devices = read_names(root.at("devices"));
-    spread.stacks = read_names(root.at("stacks"));
-    spread.clusters = read_names(root.at("clusters"));
-    return spread;
-  }
-  throw Error(ErrorCode::NotFound, "spread.yaml: not found in any data folder");
+  const Yaml root = load_catalogue("spread.yaml");
+  root.allow_only({"configuration", "source", "device", "devices", "stacks", "clusters"});
+  Spread spread;
+  spread.configuration = read_level(root.at("configuration"));
+  spread.source = read_level(root.at("source"));
+  spread.device = read_level(root.at("device"));
+  spread.devices = read_names(root.at("devices"));
+  spread.stacks = read_names(root.at("stacks"));
+  spread.clusters = read_names(root.at("clusters"));
+  return spread;
 }
 
 Document to_document(const Spread& spread) {

@@ -1,6 +1,4 @@
-#include <filesystem>
 
-#include "foresail/base/error.h"
 #include "foresail/scenarios/rows.h"
 #include "foresail/scenarios/scenario.h"
 
@@ -39,19 +37,14 @@ StackDescription read_description(const Yaml& node) {
 }  // namespace
 
 std::vector<StackDescription> load_stacks() {
-  for (const std::filesystem::path& folder : data_folders().scenarios) {
-    const std::filesystem::path path = folder / "stacks.yaml";
-    if (!std::filesystem::exists(path)) continue;
-    const Yaml root = Yaml::load(path);
-    root.allow_only({"stacks"});
-    std::vector<StackDescription> stacks;
-    for (const Yaml& node : root.at("stacks").items()) stacks.push_back(read_description(node));
-    if (stacks.empty() || !stacks.back().match.empty()) {
-      root.at("stacks").fail("the last stack must match everything (match: [])");
-    }
-    return stacks;
+  const Yaml root = load_catalogue("stacks.yaml");
+  root.allow_only({"stacks"});
+  std::vector<StackDescription> stacks;
+  for (const Yaml& node : root.at("stacks").items()) stacks.push_back(read_description(node));
+  if (stacks.empty() || !stacks.back().match.empty()) {
+    root.at("stacks").fail("the last stack must match everything (match: [])");
   }
-  throw Error(ErrorCode::NotFound, "stacks.yaml: not found in any data folder");
+  return stacks;
 }
 
 }  // namespace foresail::scenarios

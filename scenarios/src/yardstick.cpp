@@ -1,11 +1,9 @@
 #include "foresail/scenarios/yardstick.h"
 
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <utility>
 
-#include "foresail/base/error.h"
 #include "foresail/scenarios/scenario.h"
 
 namespace foresail::scenarios {
@@ -65,25 +63,20 @@ Yardstick fit_yardstick(const std::vector<NaiveSample>& samples) {
 }
 
 Yardstick load_yardstick() {
-  for (const std::filesystem::path& folder : data_folders().scenarios) {
-    const std::filesystem::path path = folder / "yardstick.yaml";
-    if (!std::filesystem::exists(path)) continue;
-    const Yaml root = Yaml::load(path);
-    root.allow_only({"rates"});
-    Yardstick made;
-    for (const Yaml& node : root.at("rates").items()) {
-      node.allow_only({"device", "bits", "tflops", "rows"});
-      NaiveRate rate;
-      rate.device = node.at("device").as_string();
-      rate.bits = static_cast<int>(node.at("bits").as_integer(8, 32));
-      rate.tflops = node.at("tflops").as_number();
-      if (!(rate.tflops > 0)) node.at("tflops").fail("must be positive");
-      rate.rows = static_cast<std::size_t>(node.at("rows").as_integer(1, 1 << 30));
-      made.rates.push_back(rate);
-    }
-    return made;
+  const Yaml root = load_catalogue("yardstick.yaml");
+  root.allow_only({"rates"});
+  Yardstick made;
+  for (const Yaml& node : root.at("rates").items()) {
+    node.allow_only({"device", "bits", "tflops", "rows"});
+    NaiveRate rate;
+    rate.device = node.at("device").as_string();
+    rate.bits = static_cast<int>(node.at("bits").as_integer(8, 32));
+    rate.tflops = node.at("tflops").as_number();
+    if (!(rate.tflops > 0)) node.at("tflops").fail("must be positive");
+    rate.rows = static_cast<std::size_t>(node.at("rows").as_integer(1, 1 << 30));
+    made.rates.push_back(rate);
   }
-  throw Error(ErrorCode::NotFound, "yardstick.yaml: not found in any data folder");
+  return made;
 }
 
 Document to_document(const Yardstick& yardstick) {

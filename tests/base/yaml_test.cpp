@@ -108,15 +108,17 @@ TEST(Yaml, MutatedInputIsReadOrRefusedNeverMore) {
   }
 }
 
+// What is wrong with the text, or "accepted".
+std::string complaint(const std::string& text) {
+  try {
+    Yaml::parse(text, "f");
+  } catch (const Error& problem) {
+    return problem.what();
+  }
+  return "accepted";
+}
+
 TEST(Yaml, ASecondDocumentIsRefused) {
-  const auto complaint = [](const std::string& text) -> std::string {
-    try {
-      Yaml::parse(text, "f");
-    } catch (const Error& problem) {
-      return problem.what();
-    }
-    return "accepted";
-  };
   const std::string refusal = ": a second YAML document; a file holds one";
   EXPECT_EQ(complaint("a: 1\n---\nb: 2\n"), "f:2" + refusal);
   EXPECT_EQ(complaint("# head\n---\na: 1\n...\n--- \nb: 2\n"), "f:5" + refusal);
@@ -126,14 +128,6 @@ TEST(Yaml, ASecondDocumentIsRefused) {
 }
 
 TEST(Yaml, ControlCharactersAreRefusedWithTheirLine) {
-  const auto complaint = [](const std::string& text) -> std::string {
-    try {
-      Yaml::parse(text, "f");
-    } catch (const Error& problem) {
-      return problem.what();
-    }
-    return "accepted";
-  };
   EXPECT_EQ(complaint("a: 1\nb: \"\\e[31mred\"\n"), "f:2: text with a control character");
   EXPECT_EQ(complaint("a: \"\\0\"\n"), "f:1: text with a control character");
   EXPECT_EQ(complaint("a: \"\\x9b\"\n"), "f:1: text with a control character");

@@ -22,6 +22,8 @@ struct DataFolders {
   std::vector<std::filesystem::path> scenarios;   ///< folders with stacks.yaml
 };
 DataFolders data_folders();
+/// The first `name` ("stacks.yaml") among the folders of scenarios. Throws Error{NotFound}.
+Yaml load_catalogue(const std::string& name);
 
 struct SearchRequest;
 
