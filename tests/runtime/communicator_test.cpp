@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <thread>
 
 #include "foresail/base/error.h"
@@ -12,15 +13,17 @@ namespace {
 
 using std::chrono::seconds;
 
-/// Runs `body` on every rank of a group of threads.
+/// Runs `body` on every rank of a group of threads. Nobody leaves while others may still connect.
 template <class Body>
 void with_group(int size, const Body& body) {
   MemoryStore store{seconds(30)};
   const GlooEndpoint endpoint({.timeout = seconds(30)});
+  std::barrier connected(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       const auto group = endpoint.connect({.name = "test", .rank = rank, .size = size}, store);
+      connected.arrive_and_wait();
       body(*group);
     });
   }
