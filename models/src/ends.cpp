@@ -53,34 +53,38 @@ Linear head_linear(const Share& share) {
   return {.name = "head", .in = share.hidden, .out = share.vocab, .dtype = share.dtype};
 }
 
-// Local logits to fp32 and their maximum, then exp and sum: 14 bytes per 16-bit logit. Maximum,
-// own predicted logit and sum of exponentials are reduced over tp.
-void cross_entropy_forward(PassKernels& pass) {
+// Fused: local logits to fp32 and their maximum, then exp and sum: 14 bytes per 16-bit logit.
+// Operator by operator (Megatron-LM's vocab_parallel_cross_entropy): cast 6, maximum 4, subtract 8,
+// exp 8, sum 4, divide 8. Maximum, own predicted logit and sum of exponentials are reduced over tp.
+void cross_entropy_forward(PassKernels& pass, const Stack& stack) {
   const Share& share = pass.share();
   const std::int64_t scalars = share.tokens * kFp32;
   if (share.is_tensor_parallel) {
     pass.await({pass.collective("tp.max", Collective::AllReduce, scalars)});
   }
-  pass.memory_bound(KernelKind::CrossEntropy, "cross_entropy",
-                    share.tokens * share.vocab * (share.element + 3 * kFp32));
+  pass.memory_bound(
+      KernelKind::CrossEntropy, "cross_entropy",
+      share.tokens * share.vocab * (share.element + (stack.fused_cross_entropy ? 3 : 9) * kFp32));
   if (!share.is_tensor_parallel) return;
   pass.collective("tp.target", Collective::AllReduce, scalars);
   pass.collective("tp.sum", Collective::AllReduce, scalars);
 }
 
-std::vector<Kernel> head_forward(const Share& share) {
+std::vector<Kernel> head_forward(const Share& share, const Stack& stack) {
   PassKernels pass(share);
   pass.memory_bound(KernelKind::Norm, "final_norm", share.shard_elements() * 2 * share.element);
   column_forward(pass, head_linear(share));
-  cross_entropy_forward(pass);
+  cross_entropy_forward(pass, stack);
   return std::move(pass).take();
 }
 
-// Softmax minus one-hot in fp32, cast back: 10 bytes per 16-bit logit.
-std::vector<Kernel> head_backward(const Share& share) {
+// Softmax minus one-hot in fp32, cast back: 10 bytes per 16-bit logit; in two operators (scale 8,
+// cast 6) 14.
+std::vector<Kernel> head_backward(const Share& share, const Stack& stack) {
   PassKernels pass(share);
-  pass.memory_bound(KernelKind::CrossEntropy, "cross_entropy.backward",
-                    share.tokens * share.vocab * (share.element + 2 * kFp32));
+  pass.memory_bound(
+      KernelKind::CrossEntropy, "cross_entropy.backward",
+      share.tokens * share.vocab * (share.element + (stack.fused_cross_entropy ? 2 : 3) * kFp32));
   column_backward(pass, {head_linear(share)});
   pass.memory_bound(KernelKind::Norm, "final_norm.backward",
                     share.shard_elements() * 4 * share.element);
@@ -109,8 +113,8 @@ Work head_work(const Model& model, const Split& split) {
   const std::int64_t logits = share.tokens * share.vocab;
   // The logits' gradient in activation precision, and the gathered input.
   const std::int64_t gathered = share.is_sequence_parallel ? share.hidden_elements() : 0;
-  return {.forward = head_forward(share),
-          .backward = head_backward(share),
+  return {.forward = head_forward(share, split.stack),
+          .backward = head_backward(share, split.stack),
           .saved = {{"final_norm.input", Bytes(share.shard_elements() * e)},
                     {"head.input", Bytes(share.shard_elements() * e)},
                     {"cross_entropy.probabilities", Bytes(logits * kFp32)}},

@@ -14,13 +14,13 @@ void cast(PassKernels& pass, const Linear& linear, const std::string& name, std:
 int forward_gemm(PassKernels& pass, const Linear& linear, int index, int count) {
   const std::int64_t tokens = chunk_tokens(pass.share().tokens, index, count);
   return pass.gemm(chunk_name(linear.name, index, count), linear.dtype,
-                   {tokens, linear.out, linear.in});
+                   {.m = tokens, .n = linear.out, .k = linear.in, .parts = count});
 }
 
 int input_gradient_gemm(PassKernels& pass, const Linear& linear, int index, int count) {
   const std::int64_t tokens = chunk_tokens(pass.share().tokens, index, count);
   return pass.gemm(chunk_name(linear.name + ".dgrad", index, count), linear.dtype,
-                   {tokens, linear.in, linear.out});
+                   {.m = tokens, .n = linear.in, .k = linear.out, .parts = count});
 }
 
 void weight_gradient_gemm(PassKernels& pass, const Linear& linear) {
@@ -32,14 +32,22 @@ Collective reduction(const Share& share) {
   return share.is_sequence_parallel ? Collective::ReduceScatter : Collective::AllReduce;
 }
 
-// All gathers are issued at once; GEMM i waits for gather i alone.
-std::vector<int> gathers(PassKernels& pass, const std::string& name, int count) {
-  std::vector<int> issued;
-  issued.reserve(static_cast<std::size_t>(count));
-  for (int i = 0; i < count; ++i) {
-    issued.push_back(pass.chunk(name, Collective::AllGather, i, count));
+std::vector<int> gather(PassKernels& pass, const std::string& name) {
+  return {pass.chunk(name, Collective::AllGather, 0, 1)};
+}
+
+// All gathers are issued at once; GEMM i waits for gather i alone. The first of several parts is
+// the rank's own shard, as in a ring exchange (Transformer Engine's userbuffers): it waits for
+// nothing, and the gathers bring the others.
+std::vector<std::vector<int>> gathers(PassKernels& pass, const std::string& name, int count) {
+  if (count == 1) return {gather(pass, name)};
+  std::vector<std::vector<int>> awaited(1);
+  for (int i = 1; i < count; ++i) {
+    const std::int64_t tokens = chunk_tokens(pass.share().tokens, i - 1, count - 1);
+    awaited.push_back({pass.collective(chunk_name(name, i, count), Collective::AllGather,
+                                       tokens * pass.share().hidden * pass.share().element)});
   }
-  return issued;
+  return awaited;
 }
 
 // Input gradients of `linear`; each chunk is reduced as soon as its GEMM has ended.
@@ -67,9 +75,9 @@ void column_forward(PassKernels& pass, const Linear& linear) {
     plain_forward(pass, linear);
     return;
   }
-  const std::vector<int> gathered = gathers(pass, "tp.gather_" + linear.name, linear.chunks);
+  const auto gathered = gathers(pass, "tp.gather_" + linear.name, linear.chunks);
   for (int i = 0; i < linear.chunks; ++i) {
-    pass.await({gathered[static_cast<std::size_t>(i)]});
+    pass.await(gathered[static_cast<std::size_t>(i)]);
     cast(pass, linear, chunk_name(".cast", i, linear.chunks),
          chunk_tokens(pass.share().tokens, i, linear.chunks) * linear.in);
     forward_gemm(pass, linear, i, linear.chunks);
@@ -102,9 +110,9 @@ void row_backward(PassKernels& pass, const Linear& linear) {
     plain_backward(pass, linear);
     return;
   }
-  const std::vector<int> gathered = gathers(pass, "tp.gather_grad_" + linear.name, linear.chunks);
+  const auto gathered = gathers(pass, "tp.gather_grad_" + linear.name, linear.chunks);
   for (int i = 0; i < linear.chunks; ++i) {
-    pass.await({gathered[static_cast<std::size_t>(i)]});
+    pass.await(gathered[static_cast<std::size_t>(i)]);
     cast(pass, linear, chunk_name(".cast_grad", i, linear.chunks),
          chunk_tokens(pass.share().tokens, i, linear.chunks) * linear.out);
     input_gradient_gemm(pass, linear, i, linear.chunks);
@@ -118,7 +126,7 @@ void column_backward(PassKernels& pass, const std::vector<Linear>& linears) {
   const Linear& last = linears.back();
   std::vector<int> regathered;
   if (share.is_sequence_parallel) {
-    regathered = gathers(pass, "tp.regather_" + last.name, 1);
+    regathered = gather(pass, "tp.regather_" + last.name);
     if (!share.is_async) pass.await(regathered);
   }
   for (const Linear& linear : linears) {

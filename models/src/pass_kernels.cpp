@@ -45,6 +45,7 @@ int PassKernels::gemm(const std::string& name, DType dtype, const GemmShape& sha
   kernel.m = shape.m;
   kernel.n = shape.n;
   kernel.k = shape.k;
+  kernel.parts = shape.parts;
   kernel.flops = Flops(2 * static_cast<double>(shape.batch) * static_cast<double>(shape.m) *
                        static_cast<double>(shape.n) * static_cast<double>(shape.k));
   const std::int64_t operands = (shape.m * shape.k + shape.k * shape.n) * size_of(dtype);

@@ -16,6 +16,7 @@ struct GemmShape {
   std::int64_t n = 0;
   std::int64_t k = 0;
   std::int64_t batch = 1;
+  int parts = 1;  ///< Kernel::parts
 };
 
 /// Who stores a GEMM's result: a new tensor of activations, or the fp32 gradient buffer, which is

@@ -14,10 +14,12 @@ bool flag(const Yaml& node, std::string_view key, bool otherwise) {
 
 Stack read_stack(const Yaml& node) {
   Stack stack;
-  node.allow_only({"flash_attention", "fused_kernels", "async_tensor_parallel", "scatter_gather",
-                   "scatter_gather_gradients", "early_stop_recompute", "host_per_kernel"});
+  node.allow_only({"flash_attention", "fused_kernels", "fused_cross_entropy",
+                   "async_tensor_parallel", "scatter_gather", "scatter_gather_gradients",
+                   "early_stop_recompute", "host_per_kernel"});
   stack.flash_attention = flag(node, "flash_attention", stack.flash_attention);
   stack.fused_kernels = flag(node, "fused_kernels", stack.fused_kernels);
+  stack.fused_cross_entropy = flag(node, "fused_cross_entropy", stack.fused_cross_entropy);
   stack.async_tensor_parallel = flag(node, "async_tensor_parallel", stack.async_tensor_parallel);
   stack.scatter_gather = flag(node, "scatter_gather", stack.scatter_gather);
   stack.scatter_gather_gradients =
@@ -33,6 +35,7 @@ Stack read_stack(const Yaml& node) {
 Document to_document(const Stack& stack) {
   return {{"flash_attention", stack.flash_attention},
           {"fused_kernels", stack.fused_kernels},
+          {"fused_cross_entropy", stack.fused_cross_entropy},
           {"async_tensor_parallel", stack.async_tensor_parallel},
           {"scatter_gather", stack.scatter_gather},
           {"scatter_gather_gradients", stack.scatter_gather_gradients},

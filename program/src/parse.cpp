@@ -144,6 +144,7 @@ void Parser::parse_kernel(LineReader& line) {
       {"m", &Kernel::m},
       {"n", &Kernel::n},
       {"k", &Kernel::k},
+      {"parts", &Kernel::parts},
       {"heads", &Kernel::heads},
       {"query_length", &Kernel::query_length},
       {"key_length", &Kernel::key_length},

@@ -96,6 +96,7 @@ void append_kernel(Out& out, const Kernel& kernel) {
   number("m", kernel.m, usual.m);
   number("n", kernel.n, usual.n);
   number("k", kernel.k, usual.k);
+  number("parts", kernel.parts, usual.parts);
   number("heads", kernel.heads, usual.heads);
   number("query_length", kernel.query_length, usual.query_length);
   number("key_length", kernel.key_length, usual.key_length);

@@ -43,21 +43,40 @@ std::optional<double> coverage(const Scoreboard& board, report::Interval StepInt
   return mean(hits);
 }
 
-void rank_sweep(const std::vector<const ValidatedRow*>& rows, Ranking& ranking) {
-  const auto published = [](const ValidatedRow* row) { return row->published_s / row->samples; };
-  const auto predicted = [](const ValidatedRow* row) { return row->predicted_s / row->samples; };
+// Seconds per sequence.
+struct Configuration {
+  double published = 0, predicted = 0;
+};
+
+std::vector<Configuration> configurations(const std::vector<const ValidatedRow*>& rows) {
+  std::map<std::string, std::vector<const ValidatedRow*>> repeats;
+  for (const ValidatedRow* row : rows) repeats[row->layout].push_back(row);
+  std::vector<Configuration> those;
+  for (const auto& [layout, members] : repeats) {
+    std::vector<double> published, predicted;
+    for (const ValidatedRow* row : members) {
+      published.push_back(row->published_s / row->samples);
+      predicted.push_back(row->predicted_s / row->samples);
+    }
+    those.push_back({median(std::move(published)), median(std::move(predicted))});
+  }
+  return those;
+}
+
+void rank_sweep(const std::vector<Configuration>& rows, Ranking& ranking) {
   ++ranking.sweeps;
+  ranking.configurations += static_cast<int>(rows.size());
   for (std::size_t a = 0; a < rows.size(); ++a) {
     for (std::size_t b = a + 1; b < rows.size(); ++b) {
-      const double ratio = published(rows[a]) / published(rows[b]);
+      const double ratio = rows[a].published / rows[b].published;
       if (ratio < kDistinct && ratio > 1 / kDistinct) continue;
       ++ranking.pairs;
-      if ((ratio > 1) == (predicted(rows[a]) > predicted(rows[b]))) ++ranking.right;
+      if ((ratio > 1) == (rows[a].predicted > rows[b].predicted)) ++ranking.right;
     }
   }
-  const auto* picked = *std::ranges::min_element(rows, {}, predicted);
-  const auto* best = *std::ranges::min_element(rows, {}, published);
-  ranking.worst_pick = std::max(ranking.worst_pick, published(picked) / published(best) - 1);
+  const Configuration picked = *std::ranges::min_element(rows, {}, &Configuration::predicted);
+  const Configuration best = *std::ranges::min_element(rows, {}, &Configuration::published);
+  ranking.worst_pick = std::max(ranking.worst_pick, picked.published / best.published - 1);
 }
 
 }  // namespace
@@ -130,7 +149,8 @@ Ranking Scoreboard::ranking() const {
   }
   Ranking ranking;
   for (const auto& [name, members] : sweeps) {
-    if (members.size() >= kSweepRows) rank_sweep(members, ranking);
+    const std::vector<Configuration> distinct = configurations(members);
+    if (distinct.size() >= kSweepRows) rank_sweep(distinct, ranking);
   }
   return ranking;
 }

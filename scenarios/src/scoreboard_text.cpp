@@ -78,6 +78,7 @@ Document summary_document(const Scoreboard& board) {
           {"median_half_width_90", or_null(board.median_half_width_90())},
           {"ranking",
            {{"sweeps", ranking.sweeps},
+            {"configurations", ranking.configurations},
             {"pairs", ranking.pairs},
             {"right", ranking.right},
             {"worst_pick", ranking.worst_pick}}}};
@@ -110,10 +111,10 @@ std::string row_cells(const ValidatedRow& row, std::string_view separator) {
 std::string ranking_line(const Ranking& ranking) {
   if (ranking.pairs == 0) return {};
   return fmt::format(
-      "order within {} sweeps: {} of {} pairs that differ by over 10 % right ({:.1f} %); the row "
-      "predicted fastest is at most {:.1f} % slower than the fastest\n",
-      ranking.sweeps, ranking.right, ranking.pairs, 100.0 * ranking.right / ranking.pairs,
-      100 * ranking.worst_pick);
+      "order within {} sweeps of {} configurations: {} of {} pairs that differ by over 10 % right "
+      "({:.1f} %); the one predicted fastest is at most {:.1f} % slower than the fastest\n",
+      ranking.sweeps, ranking.configurations, ranking.right, ranking.pairs,
+      100.0 * ranking.right / ranking.pairs, 100 * ranking.worst_pick);
 }
 
 // What was assumed, and for how many rows: "window 1024 (11 rows)".

@@ -61,6 +61,7 @@ RowOutcome validate_row(const Row& row, const Catalogue& catalogue, const Valida
                                               : novelty_of(plan, result.stack, catalogue.spread);
   result.intervals = intervals(prediction.outcome.iteration, novelty, catalogue.spread);
   result.sweep = sweep_of(row, result.stack, plan);
+  result.layout = fmt::format("batch {}\n{}", row.global_batch, to_yaml(to_document(plan.layout)));
   result.samples = static_cast<double>(row.global_batch);
   return {std::move(result), {}};
 }

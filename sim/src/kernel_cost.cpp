@@ -68,6 +68,15 @@ double memory_seconds(const Kernel& kernel, const DeviceSpec& device) {
 
 double gemm_seconds(const Kernel& kernel, const DeviceSpec& device) {
   FORESAIL_EXPECT(kernel.kind == KernelKind::Gemm);
+  FORESAIL_EXPECT(kernel.parts >= 1);
+  if (kernel.parts > 1) {
+    Kernel whole = kernel;
+    whole.parts = 1;
+    whole.m *= kernel.parts;
+    whole.flops = static_cast<double>(kernel.parts) * kernel.flops;
+    whole.bytes = kernel.parts * kernel.bytes;
+    return gemm_seconds(whole, device) / static_cast<double>(kernel.parts);
+  }
   FORESAIL_EXPECT(device.peak(kernel.dtype).per_second() > 0);
   const double compute =
       device.kind == topologies::DeviceKind::Gpu

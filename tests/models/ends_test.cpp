@@ -66,6 +66,16 @@ TEST(HeadWork, RunsNormOutputLayerAndLoss) {
   EXPECT_EQ(kernel(work.backward, "cross_entropy.backward").bytes.count(), 10 * 32 * 256);
 }
 
+// Megatron-LM's vocab_parallel_cross_entropy, operator by operator.
+TEST(HeadWork, UnfusedLossPassesOverTheLogitsAgainAndAgain) {
+  Split split = split_of(1);
+  split.stack.fused_cross_entropy = false;
+  const Work work = head_work(tiny(), split);
+  EXPECT_EQ(kernel(work.forward, "cross_entropy").bytes.count(),
+            (6 + 4 + 8 + 8 + 4 + 8) * 32 * 256);
+  EXPECT_EQ(kernel(work.backward, "cross_entropy.backward").bytes.count(), (8 + 6) * 32 * 256);
+}
+
 TEST(HeadWork, PadsTheVocabularyBeforeSplittingIt) {
   const Work work = head_work(tiny(), split_of(4));  // 256 -> 512
   EXPECT_EQ(shape(work.forward, "head"), "32 128 128");

@@ -27,6 +27,7 @@ ValidatedRow row(double published, double predicted, const std::string& sweep = 
   made.published_s = published;
   made.predicted_s = predicted;
   made.sweep = sweep;
+  made.layout = std::to_string(published);  // each row a configuration of its own
   return made;
 }
 
@@ -50,6 +51,22 @@ TEST(Scoreboard, OrderCountsPairsThatDifferByOverATenth) {
   EXPECT_NEAR(ranking.worst_pick, 0.05, 1e-12);
   board.rows[2].predicted_s = 1.5;
   EXPECT_EQ(board.ranking().right, 1);
+}
+
+TEST(Scoreboard, ConfigurationMeasuredAgainIsOnePointInTheOrder) {
+  Scoreboard board;
+  board.rows = {row(1.0, 1.0, "s"), row(1.2, 1.0, "s"), row(1.4, 1.0, "s"), row(2.0, 2.0, "s"),
+                row(3.0, 3.0, "s")};
+  for (std::size_t i = 0; i < 3; ++i) board.rows[i].layout = "the same";
+  Ranking ranking = board.ranking();
+  EXPECT_EQ(ranking.configurations, 3);
+  EXPECT_EQ(ranking.pairs, 3);  // 1.2, 2 and 3
+  EXPECT_EQ(ranking.right, 3);
+  EXPECT_EQ(ranking.worst_pick, 0);
+  board.rows[3].predicted_s = 0.9;  // published 2 against the median 1.2
+  ranking = board.ranking();
+  EXPECT_EQ(ranking.right, 2);
+  EXPECT_NEAR(ranking.worst_pick, 2 / 1.2 - 1, 1e-12);
 }
 
 TEST(Scoreboard, OrderIsByTimePerSequence) {

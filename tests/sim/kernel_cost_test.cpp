@@ -37,6 +37,17 @@ TEST(GemmCost, SmallKAndPartialWavesCostEfficiency) {
   EXPECT_LT(efficiency(gemm(128, 256 * 109, 4096)), efficiency(gemm(128, 256 * 108, 4096)));
 }
 
+// Four parts of a GEMM of 108 tiles: alone, each would leave SMs idle.
+TEST(GemmCost, PartsTakeTheTimeOfTheWhole) {
+  const Kernel whole = gemm(128 * 4, 256 * 27, 4096);
+  Kernel part = gemm(128, 256 * 27, 4096);
+  part.bytes = Bytes(whole.bytes.count() / 4);
+  const double alone = gemm_seconds(part, kGpu);
+  part.parts = 4;
+  EXPECT_NEAR(4 * gemm_seconds(part, kGpu) / gemm_seconds(whole, kGpu), 1, 1e-9);
+  EXPECT_GT(4 * alone, 1.2 * gemm_seconds(whole, kGpu));
+}
+
 TEST(GemmCost, NeverBeatsEitherRoof) {
   for (const std::int64_t m : {16, 128, 2048}) {
     for (const std::int64_t k : {64, 1024, 8192}) {

@@ -44,6 +44,10 @@ struct Kernel {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
+  /// Gemm only: this is one of so many equal parts (of m) of one GEMM, which run on several streams
+  /// so that a part's last tiles overlap the next one's first (Transformer Engine's userbuffers):
+  /// they take the time of the whole.
+  std::int64_t parts = 1;
 
   /// Attention (kind Attention only): local heads, query and key/value positions per sample, head
   /// size, samples; backward runs 2.5 times the forward's FLOPs.

@@ -11,7 +11,8 @@
 /// are named after the layer: `fc1.dgrad` (input gradient), `fc1.wgrad` (weight gradient),
 /// `norm1.backward`. Collectives: tp.gather_X (all-gather in front of X), tp.reduce_X (behind it),
 /// tp.gather_grad_X, tp.regather_X, tp.scatter_X in backward; cp.gather_kv, cp.regather_kv,
-/// cp.scatter_kv. Suffixes: `.recompute`; `.0` to `.3` for chunks of overlapped collectives.
+/// cp.scatter_kv. Suffixes: `.recompute`; `.0` to `.3` for the parts
+/// of overlapped GEMMs and collectives (gathers: `.1` to `.3`; part 0 is the rank's own shard).
 #pragma once
 
 #include <string>

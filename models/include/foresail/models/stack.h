@@ -14,6 +14,10 @@ struct Stack {
   bool flash_attention = true;
   /// bias + GeLU, bias + dropout + add, and scale + mask + softmax as single kernels.
   bool fused_kernels = true;
+  /// The loss reads and writes the logits in three passes (14 bytes per 16-bit logit forward, 10
+  /// backward), not one by one as Megatron-LM's operators do (38 and 14: cast, maximum, subtract,
+  /// exponential, sum, divide; scale, cast).
+  bool fused_cross_entropy = true;
   /// Backward: the tensor-parallel collective of an input gradient runs under the weight-gradient
   /// GEMM, and the re-gather under the input-gradient GEMM (Megatron-LM since 2022).
   bool async_tensor_parallel = true;

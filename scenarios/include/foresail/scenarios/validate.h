@@ -26,6 +26,7 @@ struct ValidatedRow {
   std::optional<double> naive_s;  ///< of the yardstick; nothing without a rate for the device
   std::optional<StepIntervals> intervals;
   std::string sweep;      ///< rows of one model on one cluster: their order is compared
+  std::string layout;     ///< rows of a sweep with one layout and batch measure one configuration
   double samples = 1;     ///< sequences per step: rows of a sweep compare time per sequence
   bool anchored = false;  ///< used to refit constants, so it counts in no figure
 
@@ -33,9 +34,11 @@ struct ValidatedRow {
   std::optional<double> naive_error() const;
 };
 
-/// Order within sweeps of at least three rows.
+/// Order within sweeps of at least three rows. Rows of one layout and batch, which no prediction
+/// can tell apart, are one configuration with their median published time.
 struct Ranking {
   int sweeps = 0;
+  int configurations = 0;
   int pairs = 0;          ///< whose published times differ by over 10 %
   int right = 0;          ///< of them, predicted in the same order
   double worst_pick = 0;  ///< largest published excess of the row predicted fastest, as a fraction

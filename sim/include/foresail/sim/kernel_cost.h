@@ -12,6 +12,7 @@ namespace foresail::sim {
 /// Seconds of a GEMM on a GPU: the best of a few tile shapes,
 ///   waves * tile_m * tile_n * 2 (k + k0) / (peak / SMs * eff),
 /// waves = w + q (ceil(w) - w), w = tiles / SMs; joined with bytes / (HBM * eff) by a p-norm (p=4).
+/// One of several parts takes its share of the whole GEMM's time (Kernel::parts).
 double gemm_seconds(const Kernel& kernel, const topologies::DeviceSpec& device);
 
 /// Seconds of fused attention: FLOPs / (peak_16 * eff * s / (s + s0)); the backward's rate is a
