@@ -23,6 +23,8 @@ struct Yaml::Tree {
 struct Yaml::Node {
   YAML::Node value;
   int line = 0;
+  // Of a map put together from others, in place of the value's entries.
+  std::optional<std::vector<std::pair<std::string, Yaml>>> entries = std::nullopt;
 };
 
 namespace {
@@ -280,6 +282,7 @@ void Yaml::allow_only(std::initializer_list<std::string_view> keys) const {
 
 std::vector<std::pair<std::string, Yaml>> Yaml::entries() const {
   if (!is_map()) fail("expected a mapping, got " + kind_of(node_->value));
+  if (node_->entries) return *node_->entries;
   std::vector<std::pair<std::string, Yaml>> list;
   for (const auto& entry : node_->value) {
     if (!entry.first.IsScalar()) fail("expected plain keys, got " + kind_of(entry.first));
@@ -313,6 +316,29 @@ std::vector<Yaml> Yaml::items() const {
                         fmt::format("{}[{}]", key_, index++)));
   }
   return list;
+}
+
+Yaml Yaml::merged(const Yaml& change) const {
+  std::vector<std::pair<std::string, Yaml>> list = entries();
+  for (const auto& [name, value] : change.entries()) {
+    const auto mine = std::ranges::find(list, name, [](const auto& entry) { return entry.first; });
+    if (mine == list.end()) {
+      list.emplace_back(name, value);
+    } else {
+      mine->second =
+          mine->second.is_map() && value.is_map() ? mine->second.merged(value) : Yaml(value);
+    }
+  }
+  return Yaml(tree_, std::make_shared<Node>(Node{node_->value, node_->line, std::move(list)}),
+              key_);
+}
+
+Yaml Yaml::without(std::initializer_list<std::string_view> keys) const {
+  std::vector<std::pair<std::string, Yaml>> list = entries();
+  std::erase_if(
+      list, [&](const auto& entry) { return std::ranges::find(keys, entry.first) != keys.end(); });
+  return Yaml(tree_, std::make_shared<Node>(Node{node_->value, node_->line, std::move(list)}),
+              key_);
 }
 
 std::string Yaml::as_string() const {

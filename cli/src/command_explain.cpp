@@ -5,13 +5,14 @@
 #include "foresail/program/profile.h"
 #include "foresail/scenarios/explain.h"
 #include "foresail/scenarios/scenario.h"
+#include "foresail/scenarios/what_if.h"
 
 namespace foresail::cli {
 namespace {
 
 struct Options {
   Common common;
-  std::string scenario, profile;
+  std::string scenario, profile, other;
 };
 
 int run(const Options& options) {
@@ -30,6 +31,20 @@ int run(const Options& options) {
   return explanation.failure.empty() ? kOk : kInfeasible;
 }
 
+int run_plan(const Options& options) {
+  const scenarios::Scenario scenario = scenarios::load_scenario(options.scenario);
+  std::vector<scenarios::Change> changes = scenarios::load_changes(options.scenario);
+  if (!options.other.empty()) {
+    changes.push_back({options.other, std::nullopt, scenarios::load_scenario(options.other)});
+  }
+  const std::optional<program::Profile> profile = optional_profile(options.profile);
+  const scenarios::SimulateOptions simulate =
+      simulate_options(options.common, scenario, profile ? &*profile : nullptr);
+  const scenarios::WhatIf found = scenarios::what_if(scenario, changes, simulate);
+  answer(options.common, scenarios::to_document(found), scenarios::to_text(found));
+  return found.variants.front().reasons.empty() ? kOk : kInfeasible;
+}
+
 }  // namespace
 
 Command add_explain(CLI::App& root) {
@@ -40,7 +55,13 @@ Command add_explain(CLI::App& root) {
   step->add_option("scenario", options->scenario, "scenario or Plan file")->required();
   step->add_option("--profile", options->profile, "measured costs (foresail calibrate)");
   options->common.add_step_to(*step);
-  return {app, [options] { return run(*options); }};
+  CLI::App* plan =
+      app->add_subcommand("plan", "where the step's time goes, and what changes change");
+  plan->add_option("scenario", options->scenario, "scenario or Plan file")->required();
+  plan->add_option("--with", options->other, "another scenario or Plan to compare with");
+  plan->add_option("--profile", options->profile, "measured costs (foresail calibrate)");
+  options->common.add_step_to(*plan);
+  return {app, [options, plan] { return plan->parsed() ? run_plan(*options) : run(*options); }};
 }
 
 }  // namespace foresail::cli

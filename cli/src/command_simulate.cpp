@@ -36,6 +36,11 @@ int run(const Options& options) {
   keep_input(options.scenario,
              {options.links_file, options.common.trace_file, options.common.report_file});
   const scenarios::Scenario scenario = scenarios::load_scenario(options.scenario);
+  if (scenario.changes > 0) {
+    remark(options.common,
+           fmt::format("its {} changes are left out; foresail explain plan shows them\n",
+                       scenario.changes));
+  }
   const std::optional<program::Profile> profile = optional_profile(options.profile);
   scenarios::SimulateOptions simulate =
       simulate_options(options.common, scenario, profile ? &*profile : nullptr);

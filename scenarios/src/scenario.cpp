@@ -26,7 +26,7 @@ void add_folder(DataFolders& folders, const fs::path& root) {
   folders.scenarios.push_back(is_source_tree ? root / "scenarios" / "catalogue" : root);
 }
 
-Scenario read_scenario(const Yaml& root, int depth);
+Scenario read_job(const Yaml& root, int depth);
 
 // Other jobs: scenarios of their own, on the same cluster.
 std::vector<OtherJob> read_jobs(const Yaml& node, const planner::Plan& mine, int depth) {
@@ -40,7 +40,7 @@ std::vector<OtherJob> read_jobs(const Yaml& node, const planner::Plan& mine, int
     if (depth > 0) file.fail("a job of another scenario has no other jobs itself");
     OtherJob job;
     job.name = file.as_string();
-    job.plan = read_scenario(load_referenced(file), depth + 1).plan;
+    job.plan = read_job(load_referenced(file), depth + 1).plan;
     if (job.plan.cluster != mine.cluster) file.fail("has another cluster");
     const planner::Feasibility feasibility = planner::check(job.plan);
     if (!feasibility.broken.empty()) file.fail(feasibility.broken.front().message);
@@ -69,9 +69,10 @@ std::optional<int> ranks_of(const planner::Layout& layout) {
   return static_cast<int>(ranks);
 }
 
-Scenario read_scenario(const Yaml& root, int depth) {
+Scenario read_job(const Yaml& root, int depth) {
   root.allow_only({"foresail", "model", "cluster", "layout", "search", "training", "stack",
-                   "network", "jitter", "faults", "seed", "placement", "traffic", "jobs"});
+                   "network", "jitter", "faults", "seed", "placement", "traffic", "jobs",
+                   "changes"});
   root.at("foresail").as_integer(1, 1);
   const DataFolders folders = data_folders();
   Scenario scenario;
@@ -113,6 +114,10 @@ Scenario read_scenario(const Yaml& root, int depth) {
   } else {
     set_message_cost(plan);
   }
+  if (const auto changes = root.find("changes")) {
+    if (search) changes->fail("needs a layout, not a search");
+    scenario.changes = changes->items().size();
+  }
   Conditions& conditions = scenario.conditions;
   if (const auto jitter = root.find("jitter")) conditions.jitter = read_jitter(*jitter);
   if (const auto faults = root.find("faults")) {
@@ -151,6 +156,13 @@ Yaml load_catalogue(const std::string& name) {
   throw Error(ErrorCode::NotFound, name + ": not found in any data folder");
 }
 
+Scenario read_scenario(const Yaml& root) {
+  Scenario scenario = read_job(root, 0);
+  if (scenario.search) root.at("search").fail("needs a layout in its place");
+  scenario.path = root.file();
+  return scenario;
+}
+
 Scenario load_scenario(const fs::path& path) {
   Scenario scenario = load_question(path);
   if (scenario.search) {
@@ -167,7 +179,7 @@ Scenario load_question(const fs::path& path) {
     scenario.is_plan_file = true;
     scenario.plan = planner::load_plan(path);
   } else {
-    scenario = read_scenario(root, 0);
+    scenario = read_job(root, 0);
   }
   scenario.path = path;
   return scenario;

@@ -30,6 +30,20 @@ TEST(Yaml, NamesFileLineAndKey) {
             "s.yaml:2: layout: the key \"pp\" is missing");
 }
 
+TEST(Yaml, MergedMapsRememberWhereEachValueStands) {
+  const Yaml base = Yaml::parse("a: {x: 1, y: 2}\nb: [1]\n", "base.yaml");
+  const Yaml change = Yaml::parse("\na: {y: three}\nb: [2, 3]\nc: 4\n", "change.yaml");
+  const Yaml merged = base.merged(change);
+  EXPECT_EQ(merged.to_document(), change.merged(merged).to_document());
+  EXPECT_EQ(merged.at("a").at("x").where(), "base.yaml:1");
+  EXPECT_EQ(merged.at("b").items().size(), 2U);
+  EXPECT_EQ(refusal([&] { merged.at("a").at("y").as_integer(); }),
+            "change.yaml:2: a.y: expected an integer, got \"three\"");
+  EXPECT_EQ(refusal([&] { merged.without({"c"}).at("c"); }),
+            "base.yaml:1: the key \"c\" is missing");
+  EXPECT_EQ(base.to_document(), Document::parse(R"({"a": {"x": 1, "y": 2}, "b": [1]})"));
+}
+
 TEST(Yaml, RefusesUnknownAndDoubledKeysAndSuggests) {
   const Yaml root = Yaml::parse("modle: x\n", "s.yaml");
   EXPECT_EQ(refusal([&] {

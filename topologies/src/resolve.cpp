@@ -172,15 +172,8 @@ Cluster::Options resolve_named(const Yaml& name, const Search& search) {
   return read_cluster(load_named(name, kClusters, search), search);
 }
 
-}  // namespace
-
-Cluster::Options resolve_cluster(const Yaml& node, const Search& search) {
-  if (node.is_scalar()) return resolve_named(node, search);
-  if (node.find("device") || node.find("node") || node.find("fabric")) {
-    return read_cluster(node, search);
-  }
-  node.allow_only({"name", "gpus", "cores", "wiring"});
-  Cluster::Options options = resolve_named(node.at("name"), search);
+// With the size, cores and wiring that `node` asks for.
+Cluster::Options sized(Cluster::Options options, const Yaml& node) {
   if (const auto gpus = node.find("gpus")) resize(options, *gpus);
   if (const auto cores = node.find("cores")) {
     if (options.device.kind != DeviceKind::Cpu) {
@@ -190,6 +183,26 @@ Cluster::Options resolve_cluster(const Yaml& node, const Search& search) {
   }
   check_laws(options, node, add_wiring(options, node));
   return options;
+}
+
+// That cluster with what else `node` says in place of its own.
+Cluster::Options resolve_based(const Yaml& node, const Search& search) {
+  node.allow_only({"base", "name", "device", "node", "fabric", "gpus", "cores", "wiring"});
+  const Yaml base = load_named(node.at("base"), kClusters, search);
+  return sized(read_cluster(base.merged(node.without({"base", "gpus", "cores", "wiring"})), search),
+               node);
+}
+
+}  // namespace
+
+Cluster::Options resolve_cluster(const Yaml& node, const Search& search) {
+  if (node.is_scalar()) return resolve_named(node, search);
+  if (node.find("base")) return resolve_based(node, search);
+  if (node.find("device") || node.find("node") || node.find("fabric")) {
+    return read_cluster(node, search);
+  }
+  node.allow_only({"name", "gpus", "cores", "wiring"});
+  return sized(resolve_named(node.at("name"), search), node);
 }
 
 Document to_document(const Cluster::Options& options) {

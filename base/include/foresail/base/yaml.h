@@ -47,6 +47,12 @@ class Yaml {
   /// Keys and values of a map, in file order.
   std::vector<std::pair<std::string, Yaml>> entries() const;
 
+  /// This map with the keys of the map `change` in place of its own: maps in maps are merged too,
+  /// anything else is replaced. Every value remembers the file and line that it stands on.
+  Yaml merged(const Yaml& change) const;
+  /// This map without `keys`.
+  Yaml without(std::initializer_list<std::string_view> keys) const;
+
   std::string as_string() const;
   std::int64_t as_integer() const;
   /// An integer in [low, high].

@@ -31,6 +31,7 @@ struct Scenario {
   std::filesystem::path path;
   planner::Plan plan;
   Conditions conditions;      ///< none for a Plan
+  std::size_t changes = 0;    ///< how many `changes` the file lists (what_if.h reads them)
   bool is_plan_file = false;  ///< read from a Plan, not from a scenario
   /// Present: the layout is searched, and `plan` lacks it (search.h). Never changed, so copies of a
   /// Scenario share it.
@@ -41,7 +42,9 @@ struct Scenario {
 /// file, line and key, also for a search, which load_question alone accepts. Broken laws and
 /// missing memory are not errors here: planner::check answers them.
 Scenario load_scenario(const std::filesystem::path& path);
-/// The same, but the scenario may have `search` in place of `layout`.
+/// A scenario that is parsed already; of its `changes` only the list is looked at (what_if.h).
+Scenario read_scenario(const Yaml& root);
+/// load_scenario, but the scenario may have `search` in place of `layout`.
 Scenario load_question(const std::filesystem::path& path);
 
 }  // namespace foresail::scenarios
