@@ -5,6 +5,10 @@
 namespace foresail::models {
 namespace {
 
+std::int64_t rows(const PassKernels& pass, const Linear& linear) {
+  return linear.tokens > 0 ? linear.tokens : pass.share().tokens;
+}
+
 // fp8 GEMMs need their operands cast, and transposed for the backward pass: some 4 bytes per
 // element (read 2, write 1 and 1).
 void cast(PassKernels& pass, const Linear& linear, const std::string& name, std::int64_t elements) {
@@ -12,19 +16,19 @@ void cast(PassKernels& pass, const Linear& linear, const std::string& name, std:
 }
 
 int forward_gemm(PassKernels& pass, const Linear& linear, int index, int count) {
-  const std::int64_t tokens = chunk_tokens(pass.share().tokens, index, count);
+  const std::int64_t tokens = chunk_tokens(rows(pass, linear), index, count);
   return pass.gemm(chunk_name(linear.name, index, count), linear.dtype,
                    {tokens, linear.out, linear.in});
 }
 
 int input_gradient_gemm(PassKernels& pass, const Linear& linear, int index, int count) {
-  const std::int64_t tokens = chunk_tokens(pass.share().tokens, index, count);
+  const std::int64_t tokens = chunk_tokens(rows(pass, linear), index, count);
   return pass.gemm(chunk_name(linear.name + ".dgrad", index, count), linear.dtype,
                    {tokens, linear.in, linear.out});
 }
 
 void weight_gradient_gemm(PassKernels& pass, const Linear& linear) {
-  pass.gemm(linear.name + ".wgrad", linear.dtype, {linear.out, linear.in, pass.share().tokens},
+  pass.gemm(linear.name + ".wgrad", linear.dtype, {linear.out, linear.in, rows(pass, linear)},
             GemmResult::Accumulated);
 }
 
@@ -33,11 +37,12 @@ Collective reduction(const Share& share) {
 }
 
 // All gathers are issued at once; GEMM i waits for gather i alone.
-std::vector<int> gathers(PassKernels& pass, const std::string& name, int count) {
+std::vector<int> gathers(PassKernels& pass, const std::string& name, const Linear& linear,
+                         int count) {
   std::vector<int> issued;
   issued.reserve(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i) {
-    issued.push_back(pass.chunk(name, Collective::AllGather, i, count));
+    issued.push_back(pass.chunk(name, Collective::AllGather, i, count, linear.exchanged));
   }
   return issued;
 }
@@ -50,7 +55,7 @@ std::vector<int> reduced_input_gradients(PassKernels& pass, const Linear& linear
   std::vector<int> issued;
   for (int i = 0; i < linear.chunks; ++i) {
     input_gradient_gemm(pass, linear, i, linear.chunks);
-    issued.push_back(pass.chunk(name, reduction(share), i, linear.chunks));
+    issued.push_back(pass.chunk(name, reduction(share), i, linear.chunks, linear.exchanged));
   }
   return issued;
 }
@@ -58,7 +63,7 @@ std::vector<int> reduced_input_gradients(PassKernels& pass, const Linear& linear
 }  // namespace
 
 void plain_forward(PassKernels& pass, const Linear& linear) {
-  cast(pass, linear, ".cast", pass.share().tokens * linear.in);
+  cast(pass, linear, ".cast", rows(pass, linear) * linear.in);
   forward_gemm(pass, linear, 0, 1);
 }
 
@@ -67,7 +72,8 @@ void column_forward(PassKernels& pass, const Linear& linear) {
     plain_forward(pass, linear);
     return;
   }
-  const std::vector<int> gathered = gathers(pass, "tp.gather_" + linear.name, linear.chunks);
+  const std::vector<int> gathered =
+      gathers(pass, "tp.gather_" + linear.name, linear, linear.chunks);
   for (int i = 0; i < linear.chunks; ++i) {
     pass.await({gathered[static_cast<std::size_t>(i)]});
     cast(pass, linear, chunk_name(".cast", i, linear.chunks),
@@ -92,7 +98,7 @@ void row_forward(PassKernels& pass, const Linear& linear) {
 }
 
 void plain_backward(PassKernels& pass, const Linear& linear) {
-  cast(pass, linear, ".cast_grad", pass.share().tokens * linear.out);
+  cast(pass, linear, ".cast_grad", rows(pass, linear) * linear.out);
   input_gradient_gemm(pass, linear, 0, 1);
   weight_gradient_gemm(pass, linear);
 }
@@ -102,7 +108,8 @@ void row_backward(PassKernels& pass, const Linear& linear) {
     plain_backward(pass, linear);
     return;
   }
-  const std::vector<int> gathered = gathers(pass, "tp.gather_grad_" + linear.name, linear.chunks);
+  const std::vector<int> gathered =
+      gathers(pass, "tp.gather_grad_" + linear.name, linear, linear.chunks);
   for (int i = 0; i < linear.chunks; ++i) {
     pass.await({gathered[static_cast<std::size_t>(i)]});
     cast(pass, linear, chunk_name(".cast_grad", i, linear.chunks),
@@ -118,7 +125,7 @@ void column_backward(PassKernels& pass, const std::vector<Linear>& linears) {
   const Linear& last = linears.back();
   std::vector<int> regathered;
   if (share.is_sequence_parallel) {
-    regathered = gathers(pass, "tp.regather_" + last.name, 1);
+    regathered = gathers(pass, "tp.regather_" + last.name, last, 1);
     if (!share.is_async) pass.await(regathered);
   }
   for (const Linear& linear : linears) {
