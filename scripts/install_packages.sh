@@ -8,7 +8,7 @@ packages=(
   g++ cmake ninja-build ccache git ca-certificates
   # libraries of the simulator and the command
   libboost-dev libboost-graph-dev libcli11-dev libeigen3-dev libfmt-dev libspdlog-dev libssl-dev
-  libyaml-cpp-dev nlohmann-json3-dev
+  libtoml11-dev libyaml-cpp-dev nlohmann-json3-dev
   # the runtime
   libgloo-dev libopenblas0-pthread libtorch-dev
   # tests, benchmarks and style

@@ -85,6 +85,7 @@ Command add_validate(CLI::App& root);
 Command add_collective(CLI::App& root);
 Command add_topology(CLI::App& root);
 Command add_explain(CLI::App& root);
+Command add_import(CLI::App& root);
 Command add_doctor(CLI::App& root);
 
 /// Starts foresail-worker (beside this executable, or in PATH) and waits. Throws

@@ -19,7 +19,7 @@ int dispatch(int count, char** values) {
   const std::vector<Command> commands = {add_plan(app),      add_simulate(app),   add_run(app),
                                          add_calibrate(app), add_compare(app),    add_validate(app),
                                          add_topology(app),  add_collective(app), add_explain(app),
-                                         add_doctor(app)};
+                                         add_import(app),    add_doctor(app)};
   try {
     app.parse(count, values);
   } catch (const CLI::ParseError& problem) {

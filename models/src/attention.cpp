@@ -7,140 +7,247 @@ namespace {
 
 // Backward runs 5 products where forward runs 2 (the scores are computed again): 2.5 times.
 constexpr double kBackwardFlops = 2.5;
+constexpr std::int64_t kFp32 = 4;
 
-// 4 FLOPs (two products) per attended pair, head and element of a head. Context parallelism
-// gives each rank an equal share of the pairs (zigzag: chunks i and 2c-1-i).
-Flops fused_flops(const Model& model, const Share& share) {
-  const auto pairs = static_cast<double>(attended_pairs(model, share.sequence)) *
-                     static_cast<double>(share.queries) / static_cast<double>(share.sequence);
-  return Flops(4 * pairs * static_cast<double>(share.samples * share.query_width));
+/// What one run of the core works on: all of a rank's attention, or its queries against one block
+/// of keys.
+struct Core {
+  std::string suffix;  ///< of the names of its kernels
+  std::int64_t queries = 1, keys = 1;
+  std::int64_t parts = 1;         ///< a rank's heads and widths are cut into (all_to_all)
+  double share_of_pairs = 1;      ///< of the whole sequence's (query, key) pairs
+  std::int64_t zigzag_parts = 1;  ///< pieces that queries and keys of a block come in
+};
+
+// Context parallelism gives each rank an equal share of the pairs (zigzag: chunks i and 2c-1-i),
+// and in a ring each block of keys an equal share of those: two pairs of chunks.
+Core core_of(const Share& share) {
+  Core core;
+  core.queries = share.queries;
+  core.keys = share.sequence;
+  core.share_of_pairs = 1.0 / share.cp;
+  if (!share.is_context_parallel) return core;
+  if (share.cp_kind == ContextParallel::AllToAll) {
+    core.queries = share.sequence;
+    core.parts = share.cp;
+    core.share_of_pairs = 1;
+  } else if (share.cp_kind == ContextParallel::Ring) {
+    core.keys = share.queries;
+    core.share_of_pairs /= share.cp;
+    core.zigzag_parts = 2;
+  }
+  return core;
 }
 
-Kernel fused_kernel(const Model& model, const Share& share) {
+// 2 FLOPs for each attended pair and element of a query and of a value.
+Flops fused_flops(const Model& model, const Share& share, const Core& core) {
+  const double pairs =
+      static_cast<double>(attended_pairs(model, share.sequence)) * core.share_of_pairs;
+  const std::int64_t widths = (share.query_width + share.context_width) / core.parts;
+  return Flops(2 * pairs * static_cast<double>(share.samples * widths));
+}
+
+Kernel fused_kernel(const Model& model, const Share& share, const Core& core) {
   Kernel kernel;
   kernel.kind = KernelKind::Attention;
-  kernel.name = "attention";
   kernel.dtype = share.dtype;
-  kernel.batch = share.samples;
-  kernel.heads = share.heads;
-  kernel.query_length = share.queries;
-  kernel.key_length = share.sequence;
+  kernel.batch = share.samples * core.zigzag_parts;
+  kernel.heads = share.heads / core.parts;
+  kernel.query_length = core.queries / core.zigzag_parts;
+  kernel.key_length = core.keys / core.zigzag_parts;
   kernel.head_size = share.head_size;
-  kernel.flops = fused_flops(model, share);
+  kernel.flops = fused_flops(model, share, core);
   return kernel;
 }
 
-// Bytes of `query_tensors` tensors like the queries and `kv_tensors` like the keys of all cp ranks.
-Bytes operand_bytes(const Share& share, std::int64_t query_tensors, std::int64_t kv_tensors) {
-  const std::int64_t queries = share.tokens * share.query_width;
-  const std::int64_t keys = share.samples * share.sequence * share.kv_width;
-  return Bytes((query_tensors * queries + kv_tensors * keys) * share.element);
+// Bytes of queries, keys, values and outputs, `times` times.
+Bytes operand_bytes(const Share& share, const Core& core, std::int64_t times) {
+  const std::int64_t queries = core.queries * (share.query_width + share.context_width);
+  const std::int64_t keys = core.keys * (share.key_width + share.value_width);
+  return Bytes(times * share.samples * (queries + keys) / core.parts * share.element);
 }
 
-std::int64_t kv_bytes(const Share& share) {
-  return 2 * share.samples * share.sequence * share.kv_width * share.element;
+// Keys and values of all cp ranks, or (ring) of one.
+std::int64_t kv_bytes(const Share& share, std::int64_t keys) {
+  return share.samples * keys * (share.key_width + share.value_width) * share.element;
 }
 
-// One all-gather of keys and values stands for the ring exchange of context parallelism. The fused
-// kernel works on its own keys meanwhile, so only what follows it waits: a modelling choice that
-// holds while attention takes longer than the exchange. Unfused attention waits at once. Answers
-// with what is still to be awaited.
+void softmax_forward(PassKernels& pass, const Model& model, const Stack& stack, const Core& core,
+                     std::int64_t scores) {
+  const std::int64_t element = pass.share().element;
+  const std::int64_t dropout = model.dropout ? scores * (2 * element + 1) : 0;
+  if (stack.fused_kernels) {
+    pass.elementwise("softmax" + core.suffix, scores * 2 * element + dropout);
+    return;
+  }
+  pass.elementwise("attention.scale" + core.suffix, scores * 2 * element);
+  pass.elementwise("attention.mask" + core.suffix, scores * 2 * element);
+  pass.elementwise("softmax" + core.suffix, scores * 2 * element);
+  if (model.dropout) pass.elementwise("attention.dropout" + core.suffix, dropout);
+}
+
+void softmax_backward(PassKernels& pass, const Model& model, const Stack& stack, const Core& core,
+                      std::int64_t scores) {
+  const std::int64_t element = pass.share().element;
+  const std::int64_t dropout = model.dropout ? scores * (2 * element + 1) : 0;
+  if (stack.fused_kernels) {
+    pass.elementwise("softmax.backward" + core.suffix, scores * 3 * element + dropout);
+    return;
+  }
+  if (model.dropout) pass.elementwise("attention.dropout.backward" + core.suffix, dropout);
+  pass.elementwise("softmax.backward" + core.suffix, scores * 3 * element);
+  pass.elementwise("attention.mask.backward" + core.suffix, scores * 2 * element);
+  pass.elementwise("attention.scale.backward" + core.suffix, scores * 2 * element);
+}
+
+void unfused_forward(PassKernels& pass, const Model& model, const Stack& stack, const Core& core) {
+  const Share& share = pass.share();
+  const std::int64_t batch = share.samples * share.heads / core.parts;
+  pass.gemm("attention.scores" + core.suffix, share.dtype,
+            {core.queries, core.keys, share.head_size, batch});
+  softmax_forward(pass, model, stack, core, batch * core.queries * core.keys);
+  pass.gemm("attention.context" + core.suffix, share.dtype,
+            {core.queries, share.value_head_size, core.keys, batch});
+}
+
+void unfused_backward(PassKernels& pass, const Model& model, const Stack& stack, const Core& core) {
+  const Share& share = pass.share();
+  const std::int64_t batch = share.samples * share.heads / core.parts;
+  pass.gemm("attention.context.dgrad_probabilities" + core.suffix, share.dtype,
+            {core.queries, core.keys, share.value_head_size, batch});
+  pass.gemm("attention.context.dgrad_values" + core.suffix, share.dtype,
+            {core.keys, share.value_head_size, core.queries, batch});
+  softmax_backward(pass, model, stack, core, batch * core.queries * core.keys);
+  pass.gemm("attention.scores.dgrad_query" + core.suffix, share.dtype,
+            {core.queries, share.head_size, core.keys, batch});
+  // The transposed gradient Q^T dS: the form in which autograd computes the second operand's
+  // gradient of scores = Q K^T.
+  pass.gemm("attention.scores.dgrad_key" + core.suffix, share.dtype,
+            {share.head_size, core.keys, core.queries, batch});
+}
+
+void core_forward(PassKernels& pass, const Model& model, const Stack& stack, const Core& core) {
+  if (!stack.flash_attention) {
+    unfused_forward(pass, model, stack, core);
+    return;
+  }
+  Kernel kernel = fused_kernel(model, pass.share(), core);
+  kernel.name = "attention" + core.suffix;
+  kernel.bytes = operand_bytes(pass.share(), core, 1);
+  pass.compute(kernel);
+}
+
+// Operands and the gradients of all of them.
+void core_backward(PassKernels& pass, const Model& model, const Stack& stack, const Core& core) {
+  if (!stack.flash_attention) {
+    unfused_backward(pass, model, stack, core);
+    return;
+  }
+  Kernel kernel = fused_kernel(model, pass.share(), core);
+  kernel.name = "attention.backward" + core.suffix;
+  kernel.is_backward = true;
+  kernel.flops = kBackwardFlops * kernel.flops;
+  kernel.bytes = operand_bytes(pass.share(), core, 2);
+  pass.compute(kernel);
+}
+
+// One all-gather of keys and values. The fused kernel works on its own keys meanwhile, so only what
+// follows it waits: a modelling choice that holds while attention takes longer than the exchange.
+// Unfused attention waits at once. Answers with what is still to be awaited.
 std::vector<int> gather_keys(PassKernels& pass, const std::string& name, const Stack& stack) {
-  if (!pass.share().is_context_parallel) return {};
-  const int gather = pass.collective(name, Collective::AllGather, kv_bytes(pass.share()), Lane::Cp);
+  const Share& share = pass.share();
+  const int gather =
+      pass.collective(name, Collective::AllGather, kv_bytes(share, share.sequence), Lane::Cp);
   if (stack.flash_attention) return {gather};
   pass.await({gather});
   return {};
 }
 
-void softmax_forward(PassKernels& pass, const Model& model, const Stack& stack) {
+// The blocks of a ring, each with its exchange of keys and values beside it.
+template <class Block>
+void run_ring(PassKernels& pass, const std::string& exchange, const Block& block) {
   const Share& share = pass.share();
-  const std::int64_t element = share.element;
-  const std::int64_t scores = share.scores();
-  const std::int64_t dropout = model.dropout ? scores * (2 * element + 1) : 0;
-  if (stack.fused_kernels) {
-    pass.elementwise("softmax", scores * 2 * element + dropout);
-    return;
+  int before = -1;
+  for (int step = 0; step < share.cp; ++step) {
+    if (step > 0) pass.await({before});
+    if (step + 1 < share.cp) {
+      before = pass.collective(chunk_name(exchange, step, share.cp), Collective::SendRecv,
+                               kv_bytes(share, share.queries), Lane::Cp);
+    }
+    Core core = core_of(share);
+    core.suffix = "." + std::to_string(step);
+    block(core, step);
   }
-  pass.elementwise("attention.scale", scores * 2 * element);
-  pass.elementwise("attention.mask", scores * 2 * element);
-  pass.elementwise("softmax", scores * 2 * element);
-  if (model.dropout) pass.elementwise("attention.dropout", dropout);
 }
 
-void softmax_backward(PassKernels& pass, const Model& model, const Stack& stack) {
+void ring_forward(PassKernels& pass, const Model& model, const Stack& stack) {
   const Share& share = pass.share();
-  const std::int64_t element = share.element;
-  const std::int64_t scores = share.scores();
-  const std::int64_t dropout = model.dropout ? scores * (2 * element + 1) : 0;
-  if (stack.fused_kernels) {
-    pass.elementwise("softmax.backward", scores * 3 * element + dropout);
-    return;
-  }
-  if (model.dropout) pass.elementwise("attention.dropout.backward", dropout);
-  pass.elementwise("softmax.backward", scores * 3 * element);
-  pass.elementwise("attention.mask.backward", scores * 2 * element);
-  pass.elementwise("attention.scale.backward", scores * 2 * element);
+  run_ring(pass, "cp.exchange_kv",
+           [&](const Core& core, int) { core_forward(pass, model, stack, core); });
+  // The blocks' outputs, in fp32, are weighted by their softmax sums and added.
+  pass.elementwise("attention.merge", (share.cp + 1) * share.tokens * share.context_width * kFp32);
 }
 
-void unfused_forward(PassKernels& pass, const Model& model, const Stack& stack) {
+// Gradients of keys and values travel on behind each block and come home with the last exchange.
+void ring_backward(PassKernels& pass, const Model& model, const Stack& stack) {
   const Share& share = pass.share();
-  const std::int64_t batch = share.samples * share.heads;
-  pass.gemm("attention.scores", share.dtype,
-            {share.queries, share.sequence, share.head_size, batch});
-  softmax_forward(pass, model, stack);
-  pass.gemm("attention.context", share.dtype,
-            {share.queries, share.head_size, share.sequence, batch});
+  std::vector<int> exchanged;
+  run_ring(pass, "cp.reexchange_kv", [&](const Core& core, int step) {
+    core_backward(pass, model, stack, core);
+    exchanged.push_back(pass.collective(chunk_name("cp.exchange_grad_kv", step, share.cp),
+                                        Collective::SendRecv, kv_bytes(share, share.queries),
+                                        Lane::Cp));
+  });
+  pass.await(exchanged);
 }
 
-void unfused_backward(PassKernels& pass, const Model& model, const Stack& stack) {
+void trade(PassKernels& pass, const std::string& name, std::int64_t width) {
   const Share& share = pass.share();
-  const std::int64_t batch = share.samples * share.heads;
-  pass.gemm("attention.context.dgrad_probabilities", share.dtype,
-            {share.queries, share.sequence, share.head_size, batch});
-  pass.gemm("attention.context.dgrad_values", share.dtype,
-            {share.sequence, share.head_size, share.queries, batch});
-  softmax_backward(pass, model, stack);
-  pass.gemm("attention.scores.dgrad_query", share.dtype,
-            {share.queries, share.head_size, share.sequence, batch});
-  // The transposed gradient Q^T dS: the form in which autograd computes the second operand's
-  // gradient of scores = Q K^T.
-  pass.gemm("attention.scores.dgrad_key", share.dtype,
-            {share.head_size, share.sequence, share.queries, batch});
+  pass.await({pass.collective(name, Collective::AllToAll, share.tokens * width * share.element,
+                              Lane::Cp)});
+}
+
+bool has_kind(const Share& share, ContextParallel kind) {
+  return share.is_context_parallel && share.cp_kind == kind;
 }
 
 }  // namespace
 
 void attention_forward(PassKernels& pass, const Model& model, const Stack& stack) {
-  const std::vector<int> gathered = gather_keys(pass, "cp.gather_kv", stack);
-  if (stack.flash_attention) {
-    Kernel kernel = fused_kernel(model, pass.share());
-    kernel.bytes = operand_bytes(pass.share(), 2, 2);  // Q, output; K, V
-    pass.compute(kernel);
-  } else {
-    unfused_forward(pass, model, stack);
+  const Share& share = pass.share();
+  if (has_kind(share, ContextParallel::Ring)) {
+    ring_forward(pass, model, stack);
+    return;
   }
+  const bool trades = has_kind(share, ContextParallel::AllToAll);
+  if (trades) trade(pass, "cp.scatter_heads", share.qkv_width);
+  std::vector<int> gathered;
+  if (has_kind(share, ContextParallel::AllGather)) {
+    gathered = gather_keys(pass, "cp.gather_kv", stack);
+  }
+  core_forward(pass, model, stack, core_of(share));
   pass.await(gathered);
+  if (trades) trade(pass, "cp.gather_heads", share.context_width);
 }
 
 void attention_backward(PassKernels& pass, const Model& model, const Stack& stack) {
   const Share& share = pass.share();
-  std::vector<int> pending = gather_keys(pass, "cp.regather_kv", stack);
-  if (stack.flash_attention) {
-    Kernel kernel = fused_kernel(model, share);
-    kernel.name = "attention.backward";
-    kernel.is_backward = true;
-    kernel.flops = kBackwardFlops * kernel.flops;
-    kernel.bytes = operand_bytes(share, 4, 4);  // Q, output and both gradients; K, V and theirs
-    pass.compute(kernel);
-  } else {
-    unfused_backward(pass, model, stack);
+  if (has_kind(share, ContextParallel::Ring)) {
+    ring_backward(pass, model, stack);
+    return;
   }
-  if (share.is_context_parallel) {
-    pending.push_back(
-        pass.collective("cp.scatter_kv", Collective::ReduceScatter, kv_bytes(share), Lane::Cp));
+  const bool trades = has_kind(share, ContextParallel::AllToAll);
+  if (trades) trade(pass, "cp.scatter_grad_heads", share.context_width);
+  std::vector<int> pending;
+  const bool gathers = has_kind(share, ContextParallel::AllGather);
+  if (gathers) pending = gather_keys(pass, "cp.regather_kv", stack);
+  core_backward(pass, model, stack, core_of(share));
+  if (gathers) {
+    pending.push_back(pass.collective("cp.scatter_kv", Collective::ReduceScatter,
+                                      kv_bytes(share, share.sequence), Lane::Cp));
   }
   pass.await(pending);
+  if (trades) trade(pass, "cp.gather_grad_heads", share.qkv_width);
 }
 
 }  // namespace foresail::models

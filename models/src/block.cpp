@@ -1,7 +1,11 @@
 #include "block.h"
 
+#include "activation.h"
 #include "attention.h"
+#include "experts.h"
+#include "latent.h"
 #include "linear.h"
+#include "shape.h"
 
 namespace foresail::models {
 namespace {
@@ -15,7 +19,7 @@ Linears linears_of(const Share& share) {
   const DType dtype = share.linear_dtype;
   const int chunks = share.chunks;
   return {.qkv = {"qkv", share.hidden, share.qkv_width, dtype, chunks},
-          .proj = {"proj", share.query_width, share.hidden, dtype, chunks},
+          .proj = {"proj", share.context_width, share.hidden, dtype, chunks},
           .fc1 = {"fc1", share.hidden, share.fc1_width, dtype, chunks},
           .fc2 = {"fc2", share.ffn, share.hidden, dtype, chunks}};
 }
@@ -31,17 +35,36 @@ void norm_backward(PassKernels& pass, const std::string& name) {
                     share.shard_elements() * 4 * share.element);
 }
 
+std::int64_t rotated_bytes(const Share& share, const Model& model) {
+  if (has_latent(model)) return latent_rope_bytes(share, model);
+  return share.tokens * (share.query_width + share.key_width) * 2 * share.element;
+}
+
 void rotate_forward(PassKernels& pass, const Model& model) {
-  const Share& share = pass.share();
   if (model.positions != Positions::Rotary) return;
-  pass.elementwise("rope", share.tokens * (share.query_width + share.kv_width) * 2 * share.element);
+  pass.elementwise("rope", rotated_bytes(pass.share(), model));
 }
 
 void rotate_backward(PassKernels& pass, const Model& model) {
-  const Share& share = pass.share();
   if (model.positions != Positions::Rotary) return;
-  pass.elementwise("rope.backward",
-                   share.tokens * (share.query_width + share.kv_width) * 2 * share.element);
+  pass.elementwise("rope.backward", rotated_bytes(pass.share(), model));
+}
+
+void project_forward(PassKernels& pass, const Model& model, const Linears& linears) {
+  if (has_latent(model)) {
+    latent_forward(pass, model);
+  } else {
+    column_forward(pass, linears.qkv);
+  }
+  rotate_forward(pass, model);
+}
+
+void project_backward(PassKernels& pass, const Model& model, const Linears& linears) {
+  if (has_latent(model)) {
+    latent_backward(pass, model);
+  } else {
+    column_backward(pass, {linears.qkv});
+  }
 }
 
 /// Bias, dropout and residual addition behind a row-parallel layer: "proj", "dropout1", "add1".
@@ -89,34 +112,8 @@ void residual_backward(PassKernels& pass, const Residual& residual, const Model&
   }
 }
 
-void activation_forward(PassKernels& pass, const Model& model, const Stack& stack) {
-  const Share& share = pass.share();
-  const std::int64_t elements = share.tokens * share.ffn;
-  const std::int64_t e = share.element;
-  const bool is_gated = model.activation == Activation::SwiGlu;
-  if (!stack.fused_kernels && model.biases) {
-    pass.elementwise("fc1.bias", share.tokens * share.fc1_width * 2 * e);
-  }
-  if (stack.fused_kernels) {
-    pass.elementwise("activation", elements * (is_gated ? 3 : 2) * e);
-    return;
-  }
-  pass.elementwise("activation", elements * 2 * e);
-  if (is_gated) pass.elementwise("gate", elements * 3 * e);
-}
-
-void activation_backward(PassKernels& pass, const Model& model, const Stack& stack) {
-  const Share& share = pass.share();
-  const std::int64_t elements = share.tokens * share.ffn;
-  const std::int64_t e = share.element;
-  const bool is_gated = model.activation == Activation::SwiGlu;
-  if (stack.fused_kernels) {
-    pass.elementwise("activation.backward", elements * (is_gated ? 5 : 3) * e);
-    return;
-  }
-  if (is_gated) pass.elementwise("gate.backward", elements * 5 * e);
-  pass.elementwise("activation.backward", elements * 3 * e);
-  if (model.biases) pass.elementwise("fc1.bias.backward", share.tokens * share.fc1_width * e);
+ActivationShape activation_of(const Share& share) {
+  return {"", share.tokens, share.fc1_width, share.ffn};
 }
 
 // From the projected queries, keys and values back to their gradients.
@@ -130,33 +127,45 @@ void core_backward(PassKernels& pass, const Model& model, const Split& split) {
   rotate_backward(pass, model);
 }
 
-void serial_forward(PassKernels& pass, const Model& model, const Stack& stack, Extent extent) {
+void serial_forward(PassKernels& pass, const Model& model, const Stack& stack,
+                    const ExpertShare* experts, Extent extent) {
   const Linears linears = linears_of(pass.share());
   norm_forward(pass, "norm1");
-  column_forward(pass, linears.qkv);
-  rotate_forward(pass, model);
+  project_forward(pass, model, linears);
   attention_forward(pass, model, stack);
   row_forward(pass, linears.proj);
   residual_forward(pass, kAttentionResidual, model, stack);
   norm_forward(pass, "norm2");
+  if (experts != nullptr) {
+    const bool is_whole = extent == Extent::Whole;
+    experts_forward(pass, model, stack, *experts,
+                    is_whole ? ExpertExtent::Whole : ExpertExtent::UpToLastSaved);
+    if (is_whole) residual_forward(pass, kMlpResidual, model, stack);
+    return;
+  }
   column_forward(pass, linears.fc1);
-  activation_forward(pass, model, stack);
+  activation_forward(pass, model, stack, activation_of(pass.share()));
   if (extent == Extent::UpToLastGemm) return;
   row_forward(pass, linears.fc2);
   residual_forward(pass, kMlpResidual, model, stack);
 }
 
-void serial_backward(PassKernels& pass, const Model& model, const Split& split) {
+void serial_backward(PassKernels& pass, const Model& model, const Split& split,
+                     const ExpertShare* experts) {
   const Linears linears = linears_of(pass.share());
   residual_backward(pass, kMlpResidual, model, split.stack);
-  row_backward(pass, linears.fc2);
-  activation_backward(pass, model, split.stack);
-  column_backward(pass, {linears.fc1});
+  if (experts != nullptr) {
+    experts_backward(pass, model, split.stack, *experts);
+  } else {
+    row_backward(pass, linears.fc2);
+    activation_backward(pass, model, split.stack, activation_of(pass.share()));
+    column_backward(pass, {linears.fc1});
+  }
   norm_backward(pass, "norm2");
   residual_backward(pass, kAttentionResidual, model, split.stack);
   row_backward(pass, linears.proj);
   core_backward(pass, model, split);
-  column_backward(pass, {linears.qkv});
+  project_backward(pass, model, linears);
   norm_backward(pass, "norm1");
 }
 
@@ -168,7 +177,7 @@ void parallel_forward(PassKernels& pass, const Model& model, const Stack& stack,
   attention_forward(pass, model, stack);
   plain_forward(pass, linears.proj);
   plain_forward(pass, linears.fc1);
-  activation_forward(pass, model, stack);
+  activation_forward(pass, model, stack, activation_of(pass.share()));
   if (extent == Extent::UpToLastGemm) return;
   row_forward(pass, linears.fc2);
   residual_forward(pass, kMlpResidual, model, stack);
@@ -178,7 +187,7 @@ void parallel_backward(PassKernels& pass, const Model& model, const Split& split
   const Linears linears = linears_of(pass.share());
   residual_backward(pass, kMlpResidual, model, split.stack);
   row_backward(pass, linears.fc2);
-  activation_backward(pass, model, split.stack);
+  activation_backward(pass, model, split.stack, activation_of(pass.share()));
   plain_backward(pass, linears.proj);
   core_backward(pass, model, split);
   column_backward(pass, {linears.fc1, linears.qkv});
@@ -187,19 +196,21 @@ void parallel_backward(PassKernels& pass, const Model& model, const Split& split
 
 }  // namespace
 
-void block_forward(PassKernels& pass, const Model& model, const Stack& stack, Extent extent) {
+void block_forward(PassKernels& pass, const Model& model, const Stack& stack,
+                   const ExpertShare* experts, Extent extent) {
   if (model.block == Block::Parallel) {
     parallel_forward(pass, model, stack, extent);
   } else {
-    serial_forward(pass, model, stack, extent);
+    serial_forward(pass, model, stack, experts, extent);
   }
 }
 
-void block_backward(PassKernels& pass, const Model& model, const Split& split) {
+void block_backward(PassKernels& pass, const Model& model, const Split& split,
+                    const ExpertShare* experts) {
   if (model.block == Block::Parallel) {
     parallel_backward(pass, model, split);
   } else {
-    serial_backward(pass, model, split);
+    serial_backward(pass, model, split, experts);
   }
 }
 

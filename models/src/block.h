@@ -3,7 +3,9 @@
 ///
 /// Serial: norm1, qkv, attention, proj, add1, norm2, fc1, activation, fc2, add2. The parallel block
 /// keeps the first norm and gather and the last reduction and add: norm1, qkv, attention, proj,
-/// fc1, activation, fc2 (accumulating onto proj's result), add2.
+/// fc1, activation, fc2 (accumulating onto proj's result), add2. Latent attention has several
+/// projections in place of qkv (latent.h), a layer with experts those in place of fc1, activation
+/// and fc2 (experts.h).
 ///
 /// Bytes per element of memory-bound kernels, e bytes each (Foresail's step-time facts, at e = 2):
 /// norm 2e forward, 4e backward; bias + dropout + add 4e and 5e + 1; plain add 3e and 3e; GeLU 2e
@@ -18,10 +20,12 @@ namespace foresail::models {
 /// How far a forward pass goes: recomputation may stop in front of the block's last GEMM.
 enum class Extent { Whole, UpToLastGemm };
 
+/// `experts`: of this layer; null if it has an MLP.
 void block_forward(PassKernels& pass, const Model& model, const Stack& stack,
-                   Extent extent = Extent::Whole);
+                   const ExpertShare* experts, Extent extent = Extent::Whole);
 /// `recompute` Selective repeats the core of unfused attention in front of its backward; Full is
 /// the caller's matter.
-void block_backward(PassKernels& pass, const Model& model, const Split& split);
+void block_backward(PassKernels& pass, const Model& model, const Split& split,
+                    const ExpertShare* experts);
 
 }  // namespace foresail::models

@@ -4,6 +4,8 @@
 
 #include <array>
 
+#include "hugging_face_kinds.h"
+
 namespace foresail::models {
 namespace {
 
@@ -88,6 +90,8 @@ Model read_gpt_neox(const Yaml& node) {
   return model;
 }
 
+}  // namespace
+
 // Llama and its descendants: RMSNorm, rotary positions, SwiGLU.
 Model read_llama(const Yaml& node) {
   Model model;
@@ -135,6 +139,8 @@ Model read_qwen2(const Yaml& node) {
   return model;
 }
 
+namespace {
+
 Model read_mpt(const Yaml& node) {
   Model model;
   model.layers = count(node, "n_layers");
@@ -171,6 +177,12 @@ constexpr auto kKinds = std::to_array<Kind>({{"gpt2", "GPT2LMHeadModel", read_gp
                                              {"mistral", "MistralForCausalLM", read_mistral},
                                              {"mpt", "MPTForCausalLM", read_mpt},
                                              {"qwen2", "Qwen2ForCausalLM", read_qwen2}});
+constexpr auto kExpertKinds =
+    std::to_array<Kind>({{"deepseek_v2", "DeepseekV2ForCausalLM", read_deepseek},
+                         {"deepseek_v3", "DeepseekV3ForCausalLM", read_deepseek},
+                         {"mixtral", "MixtralForCausalLM", read_mixtral},
+                         {"qwen2_moe", "Qwen2MoeForCausalLM", read_qwen2_moe},
+                         {"qwen3_moe", "Qwen3MoeForCausalLM", read_qwen3_moe}});
 
 // "model_type", or what "architectures" names first.
 std::string kind_name(const Yaml& node) {
@@ -180,19 +192,26 @@ std::string kind_name(const Yaml& node) {
   return architectures.front().as_string();
 }
 
+// A kind that is read without experts must have none.
 void refuse_experts(const Yaml& node, const std::string& kind) {
   for (const std::string_view key :
        {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}) {
     const auto experts = node.find(key);
     if (experts && experts->as_integer() > 1) {
-      experts->fail(fmt::format("\"{}\" is a mixture of experts, which is not supported", kind));
+      experts->fail(fmt::format(
+          "\"{}\" with experts is a mixture of experts that this version cannot read", kind));
     }
   }
-  for (const std::string_view word : {"moe", "Moe", "mixtral", "Mixtral"}) {
-    if (kind.find(word) != std::string::npos) {
-      node.fail(fmt::format("\"{}\" is a mixture of experts, which is not supported", kind));
-    }
+}
+
+/// The kind of that name in `kinds`; adds those that it is not to `known`.
+template <class Kinds>
+const Kind* find_kind(const Kinds& kinds, const std::string& name, std::string& known) {
+  for (const Kind& kind : kinds) {
+    if (name == kind.model_type || name == kind.architecture) return &kind;
+    known += (known.empty() ? "" : ", ") + std::string(kind.model_type);
   }
+  return nullptr;
 }
 
 }  // namespace
@@ -203,19 +222,16 @@ bool is_hugging_face(const Yaml& node) {
 
 Model read_hugging_face(const Yaml& node) {
   const std::string name = kind_name(node);
-  refuse_experts(node, name);
   std::string known;
-  for (const Kind& kind : kKinds) {
-    if (name == kind.model_type || name == kind.architecture) {
-      Model model = kind.read(node);
-      model.name = kind.model_type;
-      const auto path = node.find("_name_or_path");
-      if (path && !path->as_string().empty()) model.name = path->as_string();
-      return model;
-    }
-    known += (known.empty() ? "" : ", ") + std::string(kind.model_type);
-  }
-  node.fail(fmt::format("model_type \"{}\" is not one of {}", name, known));
+  const Kind* kind = find_kind(kKinds, name, known);
+  if (kind != nullptr) refuse_experts(node, name);
+  if (kind == nullptr) kind = find_kind(kExpertKinds, name, known);
+  if (kind == nullptr) node.fail(fmt::format("model_type \"{}\" is not one of {}", name, known));
+  Model model = kind->read(node);
+  model.name = kind->model_type;
+  const auto path = node.find("_name_or_path");
+  if (path && !path->as_string().empty()) model.name = path->as_string();
+  return model;
 }
 
 }  // namespace foresail::models

@@ -24,6 +24,10 @@ struct Linear {
   std::int64_t out = 0;  ///< columns of the output on this rank
   DType dtype = DType::Bf16;
   int chunks = 1;  ///< that its collectives are cut into
+  /// Columns of the tensor that is gathered in front of it or reduced behind; 0: hidden.
+  std::int64_t exchanged = 0;
+  /// Rows; 0: the share's tokens.
+  std::int64_t tokens = 0;
 };
 
 void column_forward(PassKernels& pass, const Linear& linear);

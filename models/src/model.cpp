@@ -53,6 +53,8 @@ std::optional<std::string> find_impossible(const Model& model) {
                        model.hidden, model.heads, model.hidden % model.heads);
   }
   if (auto complaint = find_out_of_bounds(model)) return complaint;
+  if (auto complaint = find_impossible_experts(model)) return complaint;
+  if (auto complaint = find_impossible_latent(model)) return complaint;
   if (model.heads % model.kv_heads != 0) {
     return fmt::format("heads {} % kv_heads {} = {}, must be 0", model.heads, model.kv_heads,
                        model.heads % model.kv_heads);

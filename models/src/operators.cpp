@@ -27,23 +27,36 @@ Bytes Work::retained_bytes() const {
   return sum(retained);
 }
 
-Work layer_work(const Model& model, const Split& split) {
+namespace {
+
+Work work_of(const Model& model, const Split& split, const ExpertShare* experts) {
   const Share share = share_of(model, split);
   PassKernels forward(share);
-  block_forward(forward, model, split.stack);
+  block_forward(forward, model, split.stack, experts);
   PassKernels backward(share);
   if (split.recompute == Recompute::Full) {
     backward.set_suffix(".recompute");
-    block_forward(backward, model, split.stack,
+    block_forward(backward, model, split.stack, experts,
                   split.stack.early_stop_recompute ? Extent::UpToLastGemm : Extent::Whole);
     backward.set_suffix("");
   }
-  block_backward(backward, model, split);
+  block_backward(backward, model, split, experts);
   return {.forward = std::move(forward).take(),
           .backward = std::move(backward).take(),
-          .saved = layer_saved(model, split, share),
-          .working_set = layer_working_set(model, split, share),
-          .retained = layer_retained(model, share)};
+          .saved = layer_saved(model, split, share, experts),
+          .working_set = layer_working_set(model, split, share, experts),
+          .retained = layer_retained(model, share, experts)};
+}
+
+}  // namespace
+
+Work layer_work(const Model& model, const Split& split) {
+  return work_of(model, split, nullptr);
+}
+
+Work expert_layer_work(const Model& model, const Split& split, const std::vector<double>& load) {
+  const ExpertShare experts = expert_share_of(model, split, load);
+  return work_of(model, split, &experts);
 }
 
 namespace {

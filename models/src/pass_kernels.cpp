@@ -76,9 +76,11 @@ int PassKernels::collective(const std::string& name, Collective kind, std::int64
   return push(std::move(kernel));
 }
 
-int PassKernels::chunk(const std::string& name, Collective kind, int index, int count) {
+int PassKernels::chunk(const std::string& name, Collective kind, int index, int count,
+                       std::int64_t width) {
   const std::int64_t tokens = chunk_tokens(share_.tokens, index, count);
-  return collective(chunk_name(name, index, count), kind, tokens * share_.hidden * share_.element);
+  const std::int64_t columns = width > 0 ? width : share_.hidden;
+  return collective(chunk_name(name, index, count), kind, tokens * columns * share_.element);
 }
 
 }  // namespace foresail::models

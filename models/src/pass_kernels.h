@@ -44,8 +44,8 @@ class PassKernels {
   /// After the last compute kernel so far.
   int collective(const std::string& name, Collective kind, std::int64_t bytes,
                  Lane lane = Lane::Tp);
-  /// `bytes` of activations of the tokens in chunk `index` of `count`.
-  int chunk(const std::string& name, Collective kind, int index, int count);
+  /// The activations of the tokens in chunk `index` of `count`, `width` columns (0: hidden).
+  int chunk(const std::string& name, Collective kind, int index, int count, std::int64_t width = 0);
 
   const Share& share() const { return share_; }
   std::vector<Kernel> take() && { return std::move(kernels_); }

@@ -7,6 +7,7 @@
 #include "foresail/base/yaml_name.h"
 #include "foresail/models/model.h"
 #include "hugging_face.h"
+#include "read_parts.h"
 #include "shape.h"
 
 namespace foresail::models {
@@ -47,6 +48,7 @@ void derive_sizes(Model& model) {
     model.head_size = model.hidden / model.heads;
   }
   if (model.ffn == 0) model.ffn = 4 * model.hidden;
+  derive_expert_sizes(model);
 }
 
 // What followed from a size, or belonged to a choice, that `node` replaces is derived anew.
@@ -61,9 +63,27 @@ void forget_derived(const Yaml& node, Model& model) {
 
 // Keys of `node` over the values of `model`.
 Model read_over(const Yaml& node, Model model) {
-  node.allow_only({"base", "name", "layers", "hidden", "heads", "kv_heads", "head_size", "ffn",
-                   "vocab", "activation", "norm", "positions", "max_positions", "tied_embeddings",
-                   "biases", "dropout", "block", "attention", "window"});
+  node.allow_only({"base",
+                   "name",
+                   "layers",
+                   "hidden",
+                   "heads",
+                   "kv_heads",
+                   "head_size",
+                   "ffn",
+                   "vocab",
+                   "activation",
+                   "norm",
+                   "positions",
+                   "max_positions",
+                   "tied_embeddings",
+                   "biases",
+                   "dropout",
+                   "block",
+                   "attention",
+                   "window",
+                   "experts",
+                   "latent_attention"});
   forget_derived(node, model);
   if (const auto name = node.find("name")) model.name = read_name(*name);
   model.layers = small_integer(node, "layers", model.layers);
@@ -83,6 +103,12 @@ Model read_over(const Yaml& node, Model model) {
   model.block = choice(node, "block", model.block);
   model.attention = choice(node, "attention", model.attention);
   model.window = integer(node, "window", model.window);
+  if (const auto experts = node.find("experts")) {
+    model.experts = read_experts(*experts, model.experts);
+  }
+  if (const auto latent = node.find("latent_attention")) {
+    model.latent = read_latent(*latent, model.latent);
+  }
   derive_sizes(model);
   refuse_impossible(node, model);
   return model;
@@ -132,24 +158,27 @@ Model resolve_model(const Yaml& node, const std::vector<std::filesystem::path>& 
 }
 
 Document to_document(const Model& model) {
-  return {{"name", model.name},
-          {"layers", model.layers},
-          {"hidden", model.hidden},
-          {"heads", model.heads},
-          {"kv_heads", model.kv_heads},
-          {"head_size", model.head_size},
-          {"ffn", model.ffn},
-          {"vocab", model.vocab},
-          {"activation", to_string(model.activation)},
-          {"norm", to_string(model.norm)},
-          {"positions", to_string(model.positions)},
-          {"max_positions", model.max_positions},
-          {"tied_embeddings", model.tied_embeddings},
-          {"biases", model.biases},
-          {"dropout", model.dropout},
-          {"block", to_string(model.block)},
-          {"attention", to_string(model.attention)},
-          {"window", model.window}};
+  Document document = {{"name", model.name},
+                       {"layers", model.layers},
+                       {"hidden", model.hidden},
+                       {"heads", model.heads},
+                       {"kv_heads", model.kv_heads},
+                       {"head_size", model.head_size},
+                       {"ffn", model.ffn},
+                       {"vocab", model.vocab},
+                       {"activation", to_string(model.activation)},
+                       {"norm", to_string(model.norm)},
+                       {"positions", to_string(model.positions)},
+                       {"max_positions", model.max_positions},
+                       {"tied_embeddings", model.tied_embeddings},
+                       {"biases", model.biases},
+                       {"dropout", model.dropout},
+                       {"block", to_string(model.block)},
+                       {"attention", to_string(model.attention)},
+                       {"window", model.window}};
+  if (model.experts.count > 0) document["experts"] = to_document(model.experts);
+  if (model.latent.kv_rank > 0) document["latent_attention"] = to_document(model.latent);
+  return document;
 }
 
 }  // namespace foresail::models

@@ -4,6 +4,10 @@
 #include <string>
 #include <utility>
 
+#include "experts.h"
+#include "latent.h"
+#include "shape.h"
+
 namespace foresail::models {
 namespace {
 
@@ -11,6 +15,10 @@ Bytes sum(const std::vector<SavedTensor>& tensors) {
   Bytes total;
   for (const SavedTensor& tensor : tensors) total += tensor.bytes;
   return total;
+}
+
+void append(std::vector<SavedTensor>& list, const std::vector<SavedTensor>& more) {
+  list.insert(list.end(), more.begin(), more.end());
 }
 
 // Inputs of linear layers are kept for the weight gradient; with sequence parallelism only the own
@@ -33,17 +41,27 @@ void add_mask(std::vector<SavedTensor>& saved, const std::string& name, const Mo
 
 // All that an ordinary forward keeps; `keeps_scores` if the core of unfused attention does.
 std::vector<SavedTensor> kept_by_forward(const Model& model, const Share& share,
-                                         bool keeps_scores) {
+                                         const ExpertShare* experts, bool keeps_scores) {
   const std::int64_t e = share.element;
-  const std::int64_t kv = share.tokens * share.kv_width * e;
   std::vector<SavedTensor> saved;
   saved.push_back({"norm1.input", Bytes(share.shard_elements() * e)});
-  saved.push_back(column_input("qkv.input", share));
+  if (has_latent(model)) {
+    append(saved, latent_saved(model, share));
+  } else {
+    saved.push_back(column_input("qkv.input", share));
+  }
   saved.push_back({"query", Bytes(share.tokens * share.query_width * e)});
-  saved.push_back({"key", Bytes(kv)});
-  saved.push_back({"value", Bytes(kv)});
+  saved.push_back({"key", Bytes(share.tokens * share.key_width * e)});
+  saved.push_back({"value", Bytes(share.tokens * share.value_width * e)});
   if (keeps_scores) add_scores(saved, model, share);
-  saved.push_back({"proj.input", Bytes(share.tokens * share.query_width * share.linear_element)});
+  saved.push_back({"proj.input", Bytes(share.tokens * share.context_width * share.linear_element)});
+  if (experts != nullptr) {
+    add_mask(saved, "dropout_mask1", model, share);
+    saved.push_back({"norm2.input", Bytes(share.shard_elements() * e)});
+    append(saved, experts_saved(share, *experts));
+    add_mask(saved, "dropout_mask2", model, share);
+    return saved;
+  }
   if (model.block == Block::Serial) {
     add_mask(saved, "dropout_mask1", model, share);
     saved.push_back({"norm2.input", Bytes(share.shard_elements() * e)});
@@ -57,22 +75,33 @@ std::vector<SavedTensor> kept_by_forward(const Model& model, const Share& share,
 
 }  // namespace
 
-std::vector<SavedTensor> layer_saved(const Model& model, const Split& split, const Share& share) {
+std::vector<SavedTensor> layer_saved(const Model& model, const Split& split, const Share& share,
+                                     const ExpertShare* experts) {
   if (split.recompute == Recompute::Full) {
     return {{"layer.input", Bytes(share.shard_elements() * share.element)}};
   }
   const bool keeps_scores = !split.stack.flash_attention && split.recompute != Recompute::Selective;
-  return kept_by_forward(model, share, keeps_scores);
+  return kept_by_forward(model, share, experts, keeps_scores);
 }
 
-std::vector<SavedTensor> layer_retained(const Model& model, const Share& share) {
+std::vector<SavedTensor> layer_retained(const Model& model, const Share& share,
+                                        const ExpertShare* experts) {
   const std::int64_t e = share.linear_element;
-  const std::int64_t query = share.tokens * share.query_width;
+  const std::int64_t context = share.tokens * share.context_width;
   const std::int64_t ffn = share.tokens * share.ffn;
   std::vector<SavedTensor> retained;
-  retained.push_back(column_input("qkv.input", share));
-  retained.push_back({"qkv.gradient", Bytes(share.tokens * share.qkv_width * e)});
-  retained.push_back({"proj.input", Bytes(query * e)});
+  if (has_latent(model)) {
+    append(retained, latent_retained(model, share));
+  } else {
+    retained.push_back(column_input("qkv.input", share));
+    retained.push_back({"qkv.gradient", Bytes(share.tokens * share.qkv_width * e)});
+  }
+  retained.push_back({"proj.input", Bytes(context * e)});
+  if (experts != nullptr) {
+    retained.push_back({"proj.gradient", Bytes(share.hidden_elements() * e)});
+    append(retained, experts_retained(share, *experts));
+    return retained;
+  }
   // In the parallel block proj and fc2 share their output's gradient, qkv and fc1 their input.
   if (model.block == Block::Serial) {
     retained.push_back({"proj.gradient", Bytes(share.hidden_elements() * e)});
@@ -84,12 +113,33 @@ std::vector<SavedTensor> layer_retained(const Model& model, const Share& share) 
   return retained;
 }
 
-Bytes layer_working_set(const Model& model, const Split& split, const Share& share) {
+namespace {
+
+// Bytes of keys and values on their way between cp ranks.
+std::int64_t exchanged_keys(const Share& share) {
+  if (!share.is_context_parallel) return 0;
+  const std::int64_t own =
+      share.samples * share.queries * (share.key_width + share.value_width) * share.element;
+  switch (share.cp_kind) {
+    case ContextParallel::AllGather:  // all ranks', and their gradients before the reduction
+      return 2 * share.cp * own;
+    case ContextParallel::Ring:  // the block at hand and the next, and the gradients of both
+      return 4 * own;
+    case ContextParallel::AllToAll:  // queries, keys and values as they come in
+      break;
+  }
+  return share.tokens * share.qkv_width * share.element;
+}
+
+}  // namespace
+
+Bytes layer_working_set(const Model& model, const Split& split, const Share& share,
+                        const ExpertShare* experts) {
   const std::int64_t e = share.element;
   const bool is_unfused = !split.stack.flash_attention;
   Bytes recomputed;
   if (split.recompute == Recompute::Full) {
-    recomputed = sum(kept_by_forward(model, share, is_unfused));
+    recomputed = sum(kept_by_forward(model, share, experts, is_unfused));
   } else if (split.recompute == Recompute::Selective && is_unfused) {
     std::vector<SavedTensor> scores;
     add_scores(scores, model, share);
@@ -97,14 +147,13 @@ Bytes layer_working_set(const Model& model, const Split& split, const Share& sha
   }
   // A re-gathered input and a gathered gradient live side by side.
   const Bytes gathered(share.is_sequence_parallel ? 2 * share.hidden_elements() * e : 0);
-  // Gathered keys and values, and their gradients before the reduction.
-  const Bytes keys(
-      share.is_context_parallel ? 4 * share.samples * share.sequence * share.kv_width * e : 0);
+  const Bytes keys(exchanged_keys(share));
   // Gradients on both sides of the activation; on both sides of the softmax.
   const Bytes mlp(share.tokens * (share.fc1_width + share.ffn) * e);
   const Bytes attention(share.tokens * share.qkv_width * e +
                         (is_unfused ? 2 : 0) * share.scores() * e);
-  return recomputed + gathered + std::max(mlp, attention + keys);
+  const Bytes wide = experts == nullptr ? mlp : experts_working_set(share, *experts);
+  return recomputed + gathered + std::max(wide, attention + keys);
 }
 
 }  // namespace foresail::models

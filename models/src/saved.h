@@ -12,14 +12,18 @@ namespace foresail::models {
 /// Of one layer. Sums to the closed forms of Korthikanti et al. 2022 (section 4) where those hold:
 /// s b h (10 + 24/t + 5 a s / (h t)) bytes, under sequence parallelism (s b h / t)(34 + 5 a s / h).
 /// As there, per-row statistics (norms' means, flash attention's log-sum-exp) are left out.
-std::vector<SavedTensor> layer_saved(const Model& model, const Split& split, const Share& share);
+/// `experts`: of the layer; null if it has an MLP.
+std::vector<SavedTensor> layer_saved(const Model& model, const Split& split, const Share& share,
+                                     const ExpertShare* experts);
 
 /// Largest transient of a layer's backward: what is recomputed, the gathered tensors of sequence
 /// and context parallelism, and the gradients of the widest part.
-Bytes layer_working_set(const Model& model, const Split& split, const Share& share);
+Bytes layer_working_set(const Model& model, const Split& split, const Share& share,
+                        const ExpertShare* experts);
 
 /// Inputs and output gradients of the linear layers, for a weight half that runs later. Gradients
 /// behind a row-parallel layer are kept gathered.
-std::vector<SavedTensor> layer_retained(const Model& model, const Share& share);
+std::vector<SavedTensor> layer_retained(const Model& model, const Share& share,
+                                        const ExpertShare* experts);
 
 }  // namespace foresail::models

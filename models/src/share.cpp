@@ -16,7 +16,7 @@ void expect_divisible(const Model& model, const Split& split) {
   FORESAIL_EXPECT(split.dtype != DType::Int64);
   FORESAIL_EXPECT(model.heads % split.tp == 0);
   FORESAIL_EXPECT(model.kv_heads % split.tp == 0);
-  FORESAIL_EXPECT(model.ffn % split.tp == 0);
+  if (expert_layers(model) < model.layers) FORESAIL_EXPECT(model.ffn % split.tp == 0);
   FORESAIL_EXPECT(split.sequence_length % split.cp == 0);
 }
 
@@ -29,6 +29,12 @@ Share share_of(const Model& model, const Split& split) {
   share.is_tensor_parallel = tp > 1;
   share.is_sequence_parallel = split.sequence_parallel && tp > 1;
   share.is_context_parallel = split.cp > 1;
+  share.cp = split.cp;
+  share.cp_kind = split.context_parallel;
+  if (share.is_context_parallel && share.cp_kind == ContextParallel::AllToAll) {
+    FORESAIL_EXPECT(model.heads % (split.tp * split.cp) == 0);
+    FORESAIL_EXPECT(model.kv_heads % (split.tp * split.cp) == 0);
+  }
   share.samples = split.microbatch_size;
   share.sequence = split.sequence_length;
   share.queries = split.sequence_length / split.cp;
@@ -37,10 +43,13 @@ Share share_of(const Model& model, const Split& split) {
   share.shard_tokens = share.is_sequence_parallel ? share.tokens / tp : share.tokens;
   share.hidden = model.hidden;
   share.heads = model.heads / tp;
-  share.head_size = model.head_size;
+  share.head_size = query_head_size(model);
+  share.value_head_size = value_head_size(model);
   share.query_width = query_width(model) / tp;
-  share.kv_width = kv_width(model) / tp;
-  share.qkv_width = share.query_width + 2 * share.kv_width;
+  share.key_width = key_width(model) / tp;
+  share.value_width = value_width(model) / tp;
+  share.context_width = context_width(model) / tp;
+  share.qkv_width = share.query_width + share.key_width + share.value_width;
   share.fc1_width = fc1_width(model) / tp;
   share.ffn = model.ffn / tp;
   share.vocab = padded_vocab(model, split.tp) / tp;

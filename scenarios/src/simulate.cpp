@@ -35,7 +35,8 @@ Bytes peak_memory() {
 models::FlopConvention convention_of(const models::Model& model) {
   const bool is_closed = model.activation == models::Activation::Gelu &&
                          model.ffn == 4 * model.hidden && model.kv_heads == model.heads &&
-                         model.head_size * model.heads == model.hidden;
+                         model.head_size * model.heads == model.hidden &&
+                         model.experts.count == 0 && model.latent.kv_rank == 0;
   return {is_closed ? models::FlopFormula::Korthikanti : models::FlopFormula::Exact, false};
 }
 

@@ -16,6 +16,26 @@ T pick(RandomStream& random, const std::vector<T>& choices) {
   return choices[random.below(choices.size())];
 }
 
+void add_latent(RandomStream& random, Model& model) {
+  model.kv_heads = model.heads;
+  model.positions = Positions::Rotary;
+  model.biases = false;
+  model.block = Block::Serial;
+  model.latent = {.kv_rank = 64,
+                  .query_rank = pick<std::int64_t>(random, {0, 96}),
+                  .rope_head_size = 8,
+                  .value_head_size = pick<std::int64_t>(random, {16, 24})};
+}
+
+void add_experts(RandomStream& random, Model& model) {
+  model.block = Block::Serial;
+  model.experts.count = pick<int>(random, {4, 8});
+  model.experts.per_token = pick<int>(random, {1, 2});
+  model.experts.ffn = pick<std::int64_t>(random, {64, 96});
+  model.experts.shared = pick<int>(random, {0, 2});
+  if (model.experts.shared > 0) model.experts.shared_ffn = 32;
+}
+
 Model random_model(RandomStream& random) {
   Model model;
   model.layers = 2;
@@ -34,7 +54,15 @@ Model random_model(RandomStream& random) {
     model.attention = Attention::SlidingWindow;
     model.window = 24;
   }
+  if (pick<int>(random, {0, 1, 2}) == 0) add_latent(random, model);
+  if (pick<int>(random, {0, 1}) == 1) add_experts(random, model);
+  EXPECT_NO_THROW(check(model));
   return model;
+}
+
+/// A layer with experts of a model that has them, else one with an MLP.
+Work work_of(const Model& model, const Split& split) {
+  return model.experts.count > 0 ? expert_layer_work(model, split, {}) : layer_work(model, split);
 }
 
 Split random_split(RandomStream& random) {
@@ -43,16 +71,27 @@ Split random_split(RandomStream& random) {
   split.cp = pick<int>(random, {1, 2});
   split.sequence_parallel = pick<int>(random, {0, 1}) == 1;
   split.microbatch_size = pick<std::int64_t>(random, {1, 3});
-  split.sequence_length = pick<std::int64_t>(random, {32, 64});
+  split.sequence_length = pick<std::int64_t>(random, {64, 128});
   split.dtype = pick<DType>(random, {DType::Bf16, DType::Fp32, DType::Fp8});
   split.recompute =
       pick<Recompute>(random, {Recompute::None, Recompute::Selective, Recompute::Full});
   split.overlap_tp = pick<int>(random, {0, 1}) == 1;
+  split.overlap_ep = pick<int>(random, {0, 1}) == 1;
+  split.ep = pick<int>(random, {1, 2, 4});
+  split.expert_tp = pick<int>(random, {1, 2});
+  split.context_parallel =
+      pick<ContextParallel>(random, {ContextParallel::AllGather, ContextParallel::Ring});
   split.stack.flash_attention = pick<int>(random, {0, 1}) == 1;
   split.stack.fused_kernels = pick<int>(random, {0, 1}) == 1;
   split.stack.async_tensor_parallel = pick<int>(random, {0, 1}) == 1;
   split.stack.early_stop_recompute = pick<int>(random, {0, 1}) == 1;
   return split;
+}
+
+/// Without sequence parallelism all tp ranks route, and project down, the same tokens.
+void run_nothing_twice(const Model& model, Split& split) {
+  const bool needs_shards = model.experts.count > 0 || model.latent.kv_rank > 0;
+  if (needs_shards) split.sequence_parallel = split.tp > 1;
 }
 
 // Names are unique; a kernel waits for earlier ones only, compute for collectives and collectives
@@ -90,19 +129,20 @@ TEST(Splits, ListsAreSoundAndFlopsAreConserved) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomStream random = Rng(seed).stream("split");
     const Model model = random_model(random);
-    const Split split = random_split(random);
-    const Work work = layer_work(model, split);
+    Split split = random_split(random);
+    run_nothing_twice(model, split);
+    const Work work = work_of(model, split);
     expect_sound(work.forward);
     expect_sound(work.backward);
     // Ranks share the products evenly, and a backward runs each twice.
     Split alone = split;
     alone.tp = 1;
     alone.cp = 1;
-    const Work whole = layer_work(model, alone);
+    const Work whole = work_of(model, alone);
     const double ranks = split.tp * split.cp;
     EXPECT_DOUBLE_EQ(ranks * gemm_flops(work.forward), gemm_flops(whole.forward));
     EXPECT_DOUBLE_EQ(2 * gemm_flops(work.forward), gemm_flops(work.backward));
-    EXPECT_EQ(layer_work(model, split).backward, work.backward);
+    EXPECT_EQ(work_of(model, split).backward, work.backward);
   }
 }
 
@@ -115,9 +155,10 @@ TEST(Splits, KernelsAddUpToModelFlops) {
     Model model = random_model(random);
     model.vocab = 1024;  // a multiple of 128 tp: no padding
     Split split = random_split(random);
+    run_nothing_twice(model, split);
     split.recompute = Recompute::None;
     split.stack.flash_attention = false;
-    const Work layer = layer_work(model, split);
+    const Work layer = work_of(model, split);
     const Work head = head_work(model, split);
     const double step = model.layers * (flops_of(layer.forward) + flops_of(layer.backward)) +
                         flops_of(head.forward) + flops_of(head.backward);
@@ -144,7 +185,7 @@ TEST(SplitBackward, HalvesAddUpToTheWhole) {
     const Model model = random_model(random);
     const Split split = random_split(random);
     for (const Work& work :
-         {layer_work(model, split), embedding_work(model, split), head_work(model, split)}) {
+         {work_of(model, split), embedding_work(model, split), head_work(model, split)}) {
       const SplitBackward halves = split_backward(work.backward);
       std::vector<Kernel> both = halves.input;
       both.insert(both.end(), halves.weight.begin(), halves.weight.end());
@@ -161,7 +202,7 @@ TEST(SplitBackward, WeightGradientsWaitForTheirGatheredInput) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomStream random = Rng(seed).stream("split");
     const Model model = random_model(random);
-    const SplitBackward halves = split_backward(layer_work(model, random_split(random)).backward);
+    const SplitBackward halves = split_backward(work_of(model, random_split(random)).backward);
     std::set<std::string> gathered;
     for (const Kernel& kernel : halves.weight) {
       for (const int before : kernel.after) {

@@ -13,6 +13,7 @@
 #include "foresail/base/rng.h"
 #include "foresail/program/profile.h"
 #include "foresail/scenarios/fit.h"
+#include "foresail/scenarios/import.h"
 #include "foresail/scenarios/rows.h"
 #include "foresail/scenarios/scenario.h"
 #include "foresail/scenarios/simulate.h"
@@ -49,6 +50,16 @@ void read_and_check(const fs::path& path) {
   if (answer.broken.empty() && passes < 4096) lower_verified(scenario.plan);
 }
 
+// Another framework's job, and the scenario that it becomes.
+void import_and_check(const fs::path& path) {
+  ImportOptions options;
+  options.cluster = "dgx_h100";
+  options.gpus = 64;
+  options.vocab = 50257;
+  const std::string text = to_yaml(import_job(path, options), "a job");
+  planner::check(read_scenario(Yaml::parse(text, "imported.yaml")).plan);
+}
+
 TEST(Fuzz, MutatedInputIsReadOrRefusedNeverMore) {
   const fs::path tree = FORESAIL_SOURCE_DIR;
   const fs::path folder = fs::path(::testing::TempDir()) / "foresail_fuzz";
@@ -71,6 +82,9 @@ TEST(Fuzz, MutatedInputIsReadOrRefusedNeverMore) {
        [](const fs::path& path) { read_rows(path); }},
       {read_file(tree / "scenarios/catalogue/fit.yaml"), "f.yaml",
        [](const fs::path& path) { load_fit_families(Yaml::load(path)); }},
+      {read_file(tree / "tests/scenarios/data/jobs/gpt3_175b.sh"), "i.sh", import_and_check},
+      {read_file(tree / "tests/scenarios/data/jobs/llama3_70b.toml"), "i.toml", import_and_check},
+      {read_file(tree / "tests/scenarios/data/jobs/gpt_5b.yaml"), "i.yaml", import_and_check},
       {read_file(profile), "c.yaml", [](const fs::path& path) { program::load_profile(path); }}};
   RandomStream random = Rng(2026).stream("fuzz");
   int refused = 0;

@@ -28,7 +28,9 @@ enum class KernelKind {
   Collective     ///< a collective inside a layer (tp, cp or ep lane)
 };
 
-enum class Collective { AllReduce, AllGather, ReduceScatter, Broadcast, AllToAll };
+/// SendRecv: every rank sends to the next of its group and receives from the one before
+/// (nccl-tests: sendrecv).
+enum class Collective { AllReduce, AllGather, ReduceScatter, Broadcast, AllToAll, SendRecv };
 
 /// One kernel of a pass, after all splits: shapes are those that one rank runs.
 struct Kernel {
@@ -60,8 +62,8 @@ struct Kernel {
   /// Work: FLOPs executed (causal skipping included where the kernel skips), and bytes read plus
   /// written in device memory. For a GEMM or attention the operands once each.
   Flops flops;
-  /// For Collective: the size in nccl-tests' convention (per-rank buffer of all_reduce and
-  /// broadcast, total size of all_gather, reduce_scatter and all_to_all).
+  /// For Collective: the size in nccl-tests' convention (per-rank buffer of all_reduce, broadcast
+  /// and send_recv, total size of all_gather and reduce_scatter, the send buffer of all_to_all).
   Bytes bytes;
 
   /// Collective only.
@@ -99,6 +101,7 @@ inline constexpr auto kNames<Collective> =
                                       {Collective::AllGather, "all_gather"},
                                       {Collective::ReduceScatter, "reduce_scatter"},
                                       {Collective::Broadcast, "broadcast"},
-                                      {Collective::AllToAll, "all_to_all"}});
+                                      {Collective::AllToAll, "all_to_all"},
+                                      {Collective::SendRecv, "send_recv"}});
 
 }  // namespace foresail

@@ -22,6 +22,36 @@ enum class Positions { Learned, Rotary, Alibi };
 enum class Block { Serial, Parallel };
 enum class Attention { Full, SlidingWindow };
 
+/// A mixture of experts in place of the MLP: a router sends every token to `per_token` of `count`
+/// experts (Shazeer et al. 2017; DeepSeekMoE 2024 for shared experts).
+struct Experts {
+  int count = 0;                ///< routed experts of a layer; 0: the model is dense
+  int per_token = 0;            ///< top-k
+  std::int64_t ffn = 0;         ///< width of a routed expert; the model's ffn unless given
+  int shared = 0;               ///< experts that every token visits besides
+  std::int64_t shared_ffn = 0;  ///< width of a shared expert; that of a routed one unless given
+  bool shared_gate = false;     ///< a learned scalar per token scales the shared experts' output
+  int first_dense_layers = 0;   ///< layers in front that have an MLP instead
+  int every = 1;  ///< of the layers behind them the 1st, (1 + every)th ... have experts
+  /// 0: dropless. Else each rank sends exactly ceil(factor * tokens * per_token / count) tokens to
+  /// every expert: what is above is dropped, what is missing is padded (GShard 2020).
+  double capacity_factor = 0;
+
+  friend bool operator==(const Experts&, const Experts&) = default;
+};
+
+/// Keys, values and maybe queries are projected down to a latent vector and up again; positions
+/// turn a part of the heads alone (DeepSeek-V2 2024, section 2.1). `head_size` of the model is then
+/// the part of a query or key that positions leave alone.
+struct LatentAttention {
+  std::int64_t kv_rank = 0;         ///< width of the latent; 0: ordinary attention
+  std::int64_t query_rank = 0;      ///< 0: queries are projected directly
+  std::int64_t rope_head_size = 0;  ///< turned part of a query; one such key serves all heads
+  std::int64_t value_head_size = 0;
+
+  friend bool operator==(const LatentAttention&, const LatentAttention&) = default;
+};
+
 struct Model {
   std::string name;
   int layers = 0;
@@ -41,6 +71,8 @@ struct Model {
   Block block = Block::Serial;
   Attention attention = Attention::Full;
   std::int64_t window = 0;  ///< keys per query, SlidingWindow only
+  Experts experts;
+  LatentAttention latent;
 
   friend bool operator==(const Model&, const Model&) = default;
 };
@@ -50,8 +82,8 @@ struct Model {
 void check(const Model& model);
 
 /// A mapping in our schema (docs/reference/model.md) or a Hugging Face config.json (recognised by
-/// its "model_type" or "architectures" key: gpt2, gpt_neox, llama, mistral, qwen2, mpt ...; other
-/// kinds and mixture-of-experts models are refused by name). Throws Error{InvalidInput}.
+/// its "model_type" or "architectures" key: gpt2, gpt_neox, llama, mixtral, deepseek_v3 ...; other
+/// kinds are refused by name). Throws Error{InvalidInput}.
 Model read_model(const Yaml& node);
 
 /// Wherever a model is accepted: a mapping, a path (relative to the file that `node` stands in) or
@@ -63,24 +95,35 @@ Model resolve_model(const Yaml& node, const std::vector<std::filesystem::path>& 
 /// Our schema, complete, sorted; read_model(to_document(m)) == m.
 Document to_document(const Model& model);
 
+/// Whether layer `layer` (from 0) has experts in place of an MLP.
+bool has_experts(const Model& model, int layer);
+/// Layers that do.
+int expert_layers(const Model& model);
+
 /// Vocabulary rows after padding to a multiple of 128 * tp (Megatron's rule).
 std::int64_t padded_vocab(const Model& model, int tp);
 
 /// Parameters of the whole model by part; exact, biases included, vocabulary unpadded.
 struct ParameterCount {
   std::int64_t attention = 0;  ///< all layers
-  std::int64_t mlp = 0;
+  std::int64_t mlp = 0;        ///< of layers without experts
+  std::int64_t experts = 0;    ///< routed
+  std::int64_t shared = 0;     ///< routers, shared experts and their gates
   std::int64_t norms = 0;      ///< final norm included
   std::int64_t embedding = 0;  ///< words (once if tied) and positions
   std::int64_t head = 0;       ///< output layer if untied
-  std::int64_t total() const { return attention + mlp + norms + embedding + head; }
+  std::int64_t active = 0;     ///< of the total, what one token meets: per_token of the experts
+  std::int64_t total() const {
+    return attention + mlp + experts + shared + norms + embedding + head;
+  }
 };
 /// `sequence_length` sizes the position table where max_positions is 0.
 ParameterCount count_parameters(const Model& model, std::int64_t sequence_length = 0);
 
 /// Which FLOPs count as "model FLOPs". All are 3 x forward, without recomputation.
 enum class FlopFormula {
-  Korthikanti,  ///< 72 B s L h^2 (1 + s/6h + V/12hL); exact only for gelu, ffn = 4h, no GQA
+  Korthikanti,  ///< 72 B s L h^2 (1 + s/6h + V/12hL); exact only for gelu, ffn = 4h, no GQA;
+                ///< refused for models with experts or latent attention
   Exact         ///< sums the GEMMs and attention of this model's layers; equals Korthikanti's where
                 ///< that holds
 };
@@ -88,7 +131,8 @@ struct FlopConvention {
   FlopFormula formula = FlopFormula::Korthikanti;
   bool causal = false;  ///< count half of the attention matrix (a window's share if sliding)
 };
-/// Model FLOPs of one step over `samples` sequences of `sequence_length`.
+/// Model FLOPs of one step over `samples` sequences of `sequence_length`: of experts, those that a
+/// token visits, none dropped. Throws Error{InvalidInput} if the formula does not fit the model.
 Flops model_flops(const Model& model, std::int64_t samples, std::int64_t sequence_length,
                   const FlopConvention& convention);
 /// "korthikanti_2022, full attention" - to print beside every MFU.

@@ -11,8 +11,10 @@
 /// are named after the layer: `fc1.dgrad` (input gradient), `fc1.wgrad` (weight gradient),
 /// `norm1.backward`. Collectives: tp.gather_X (all-gather in front of X), tp.reduce_X (behind it),
 /// tp.gather_grad_X, tp.regather_X, tp.scatter_X in backward; cp.gather_kv, cp.regather_kv,
-/// cp.scatter_kv. Suffixes: `.recompute`; `.0` to `.3` for the parts
-/// of overlapped GEMMs and collectives (gathers: `.1` to `.3`; part 0 is the rank's own shard).
+/// cp.scatter_kv. Suffixes: `.recompute`; `.0` to `.3` for the parts of overlapped GEMMs and
+/// collectives (gathers: `.1` to `.3`; part 0 is the rank's own shard). Context parallelism of other
+/// kinds, latent attention and experts: attention.h, latent.h and experts.h beside the sources say
+/// which kernels they run.
 #pragma once
 
 #include <string>
@@ -27,6 +29,12 @@ namespace foresail::models {
 /// What is recomputed in the backward pass. Selective: core attention.
 enum class Recompute { None, Selective, Full };
 
+/// How context-parallel ranks get at each other's keys and values. AllGather: all at once.
+/// Ring: block by block, c - 1 exchanges beside the attention to the block before (Liu 2023).
+/// AllToAll: ranks trade their part of the sequence for a part of the heads and back (Ulysses:
+/// Jacobs 2023).
+enum class ContextParallel { AllGather, Ring, AllToAll };
+
 /// How one microbatch is split over the ranks that work on it, and by which software.
 struct Split {
   int tp = 1;
@@ -40,6 +48,12 @@ struct Split {
   /// Tensor-parallel collectives cut in `kOverlapChunks` and pipelined with their GEMMs, forward
   /// and backward (layout.overlap.tp; MegaScale section 3.2, Transformer Engine userbuffers).
   bool overlap_tp = false;
+  ContextParallel context_parallel = ContextParallel::AllGather;
+  /// Experts lie in contiguous blocks on `ep` ranks; each is cut over `expert_tp` ranks.
+  int ep = 1;
+  int expert_tp = 1;
+  /// Shared experts run beside the exchange of the routed ones' tokens (layout.overlap.ep).
+  bool overlap_ep = false;
   Stack stack;
 };
 inline constexpr int kOverlapChunks = 4;
@@ -63,8 +77,11 @@ struct Work {
   Bytes retained_bytes() const;
 };
 
-/// One transformer layer.
+/// One transformer layer without experts.
 Work layer_work(const Model& model, const Split& split);
+/// One with experts, on the ep rank to which most tokens go: it sets the pace of all. `load` are
+/// the experts' shares of the routed tokens, which sum to 1; empty: equal.
+Work expert_layer_work(const Model& model, const Split& split, const std::vector<double>& load);
 /// Word and position embedding of the first stage.
 Work embedding_work(const Model& model, const Split& split);
 /// Final norm, output layer and vocabulary-parallel cross-entropy of the last stage.
@@ -90,9 +107,11 @@ SplitBackward split_backward(const std::vector<Kernel>& backward);
 struct RankParameters {
   std::int64_t sharded = 0;     ///< split over tp
   std::int64_t replicated = 0;  ///< equal on all tp ranks (norms, row-parallel biases, positions)
-  std::int64_t total() const { return sharded + replicated; }
+  std::int64_t experts = 0;     ///< routed experts: split over ep and expert tp, not over tp
+  std::int64_t total() const { return sharded + replicated; }  ///< but the routed experts
 };
 RankParameters layer_parameters(const Model& model, int tp);
+RankParameters expert_layer_parameters(const Model& model, int tp, int ep, int expert_tp);
 /// `sequence_length` sizes the position table where max_positions is 0.
 RankParameters embedding_parameters(const Model& model, int tp, std::int64_t sequence_length = 0);
 RankParameters head_parameters(const Model& model, int tp, bool own_copy);
@@ -105,4 +124,10 @@ inline constexpr auto kNames<models::Recompute> =
     std::to_array<Named<models::Recompute>>({{models::Recompute::None, "none"},
                                              {models::Recompute::Selective, "selective"},
                                              {models::Recompute::Full, "full"}});
+template <>
+inline constexpr auto kNames<models::ContextParallel> =
+    std::to_array<Named<models::ContextParallel>>(
+        {{models::ContextParallel::AllGather, "all_gather"},
+         {models::ContextParallel::Ring, "ring"},
+         {models::ContextParallel::AllToAll, "all_to_all"}});
 }  // namespace foresail

@@ -1,0 +1,184 @@
+#include "foresail/scenarios/import.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "foresail/base/error.h"
+#include "foresail/base/yaml.h"
+#include "foresail/planner/plan.h"
+#include "foresail/scenarios/scenario.h"
+
+namespace foresail::scenarios {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::filesystem::path kJobs =
+    std::filesystem::path(FORESAIL_SOURCE_DIR) / "tests/scenarios/data/jobs";
+
+ImportOptions on(const std::string& cluster, int gpus = 0) {
+  ImportOptions options;
+  options.cluster = cluster;
+  options.gpus = gpus;
+  return options;
+}
+
+// Read back as anyone would.
+planner::Plan plan_of(const ImportedJob& job) {
+  return read_scenario(Yaml::parse(to_yaml(job, "a job"), "imported.yaml")).plan;
+}
+
+std::filesystem::path write(const std::string& ending, const std::string& text) {
+  const std::string name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "foresail_import_test";
+  std::filesystem::create_directories(folder);
+  const auto path = folder / (name + ending);
+  std::ofstream(path) << text;
+  return path;
+}
+
+std::string refusal(const std::string& ending, const std::string& text, ImportOptions options) {
+  try {
+    import_job(write(ending, text), options);
+  } catch (const Error& problem) {
+    return problem.what();
+  }
+  return "accepted";
+}
+
+TEST(ImportMegatron, ScriptBecomesTheJobItStarts) {
+  ImportOptions options = on("megascale");
+  options.vocab = 51200;
+  const ImportedJob job = import_job(kJobs / "gpt3_175b.sh", options);
+  const planner::Plan plan = plan_of(job);
+  EXPECT_EQ(plan.model.layers, 96);
+  EXPECT_EQ(plan.model.hidden, 12288);
+  EXPECT_EQ(plan.model.vocab, 51200);
+  EXPECT_FALSE(plan.model.dropout);
+  const planner::Layout& layout = plan.layout;
+  EXPECT_EQ(layout.tp, 8);
+  EXPECT_EQ(layout.pp, 8);
+  EXPECT_EQ(layout.v, 6);
+  EXPECT_EQ(layout.dp, 16);  // 128 nodes of 8
+  EXPECT_EQ(layout.schedule, planner::ScheduleKind::Interleaved);
+  EXPECT_TRUE(layout.sequence_parallel);
+  EXPECT_EQ(layout.zero_stage, 1);
+  EXPECT_TRUE(layout.overlap.tp && layout.overlap.pp && layout.overlap.dp);
+  EXPECT_EQ(plan.training.global_batch_size, 1536);
+  EXPECT_EQ(plan.training.precision, DType::Bf16);
+  EXPECT_FALSE(plan.stack.fused_cross_entropy);
+  EXPECT_TRUE(planner::check(plan).is_feasible());
+  EXPECT_THAT(job.unused, Not(Contains(HasSubstr("log"))));
+}
+
+TEST(ImportMegatron, VariablesOfTheCallerWin) {
+  ImportOptions options = on("megascale");
+  options.vocab = 51200;
+  options.variables["NUM_NODES"] = "64";
+  options.variables["TP"] = "4";
+  const planner::Plan plan = plan_of(import_job(kJobs / "gpt3_175b.sh", options));
+  EXPECT_EQ(plan.layout.tp, 4);
+  EXPECT_EQ(plan.layout.dp, 16);  // 512 / (4 * 8)
+}
+
+TEST(ImportMegatron, PlainWordsAreEnough) {
+  const planner::Plan plan = plan_of(import_job(
+      write(".txt",
+            "--num-layers 32 --hidden-size 4096 --ffn-hidden-size=14336 --num-attention-heads 32 "
+            "--group-query-attention --num-query-groups 8 --swiglu --normalization RMSNorm "
+            "--position-embedding-type rope --untie-embeddings-and-output-weights "
+            "--disable-bias-linear --vocab-size 128256 --seq-length 8192 --micro-batch-size 1 "
+            "--tensor-model-parallel-size 2 "
+            "--hidden-dropout 0 --attention-dropout 0 --bf16\n"),
+      on("dgx_h100", 16)));
+  EXPECT_EQ(plan.model.kv_heads, 8);
+  EXPECT_EQ(plan.model.ffn, 14336);
+  EXPECT_EQ(models::count_parameters(plan.model).total(), 8030261248);  // Llama 3 8B
+  EXPECT_EQ(plan.layout.dp, 8);
+  EXPECT_EQ(plan.training.global_batch_size, 8);  // one microbatch each
+}
+
+TEST(ImportMegatron, ComplaintsNameLineAndOption) {
+  const std::string model =
+      "--num-layers 2 --hidden-size 256\n--num-attention-heads four\n--seq-length 128\n";
+  EXPECT_THAT(refusal(".sh", model, on("selene", 8)),
+              HasSubstr(".sh:2: num-attention-heads: expected an integer, got \"four\""));
+  EXPECT_THAT(refusal(".sh", "--hidden-size 256\n", on("selene", 8)),
+              HasSubstr("num-layers: is missing"));
+  const std::string rest =
+      "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --seq-length 128\n"
+      "--micro-batch-size $MBS\n";
+  EXPECT_THAT(refusal(".sh", rest, on("selene", 8)), HasSubstr("give --vocab"));
+  ImportOptions options = on("selene", 8);
+  options.vocab = 1000;
+  EXPECT_THAT(refusal(".sh", rest, options),
+              HasSubstr(".sh:2: micro-batch-size: expected an integer, got \"$MBS\""));
+  options.variables["MBS"] = "2";
+  EXPECT_EQ(refusal(".sh", rest, options), "accepted");
+  options.gpus = 0;
+  EXPECT_THAT(refusal(".sh", rest, options), HasSubstr("give --gpus"));
+  options.gpus = 6;
+  EXPECT_THAT(refusal(".sh", rest + "--tensor-model-parallel-size 4\n", options),
+              HasSubstr("6 GPUs % (tp 4 * cp 1 * pp 1) = 2, must be 0"));
+}
+
+TEST(ImportTorchTitan, JobBecomesShardedDataParallelism) {
+  const ImportedJob job = import_job(kJobs / "llama3_70b.toml", on("dgx_h100", 256));
+  const planner::Plan plan = plan_of(job);
+  EXPECT_EQ(plan.model.layers, 80);
+  EXPECT_EQ(plan.layout.tp, 8);
+  EXPECT_EQ(plan.layout.dp, 32);
+  EXPECT_EQ(plan.layout.zero_stage, 3);
+  EXPECT_EQ(plan.layout.recompute, models::Recompute::Full);
+  EXPECT_EQ(plan.layout.microbatch_size, 2);
+  EXPECT_EQ(plan.training.global_batch_size, 64);
+  EXPECT_EQ(plan.training.precision, DType::Fp8);
+  EXPECT_TRUE(plan.layout.overlap.tp);
+  EXPECT_TRUE(planner::check(plan).broken.empty());
+}
+
+TEST(ImportTorchTitan, ComplaintsNameLineAndKey) {
+  EXPECT_THAT(
+      refusal(".toml", "[model]\nname = \"llama3\"\nflavor = \"9B\"\n", on("dgx_h100", 8)),
+      AllOf(HasSubstr(".toml:3: model.flavor: llama3 9B is not known"), HasSubstr("llama3 8B")));
+  EXPECT_THAT(refusal(".toml", "[model\nname = 1\n", on("dgx_h100", 8)),
+              HasSubstr("not valid TOML"));
+  EXPECT_THAT(refusal(".toml",
+                      "[model]\nname = \"llama3\"\nflavor = \"8B\"\n[parallelism]\n"
+                      "tensor_parallel_degree = 0\n",
+                      on("dgx_h100", 8)),
+              HasSubstr(".toml:5: parallelism.tensor_parallel_degree: 0 is outside"));
+}
+
+TEST(ImportNemo, ReferencesAreFollowed) {
+  ImportOptions options = on("dgx_h100");
+  options.vocab = 50257;
+  const ImportedJob job = import_job(kJobs / "gpt_5b.yaml", options);
+  const planner::Plan plan = plan_of(job);
+  EXPECT_EQ(plan.model.ffn, 16384);
+  EXPECT_EQ(plan.model.max_positions, 2048);
+  EXPECT_TRUE(plan.model.dropout);
+  EXPECT_EQ(plan.layout.dp, 16);
+  EXPECT_EQ(plan.layout.zero_stage, 1);
+  EXPECT_EQ(plan.layout.recompute, models::Recompute::Selective);
+  EXPECT_EQ(plan.training.precision, DType::Bf16);
+  EXPECT_TRUE(planner::check(plan).broken.empty());
+}
+
+TEST(ImportNemo, ComplaintsNameLineAndKey) {
+  EXPECT_THAT(refusal(".yaml", "model:\n  num_layers: ${.layers}\n", on("dgx_h100", 8)),
+              HasSubstr(".yaml:2: model.num_layers: ${.layers} leads nowhere"));
+  EXPECT_THAT(refusal(".yaml", "model:\n  num_layers: ${model.num_layers}\n", on("dgx_h100", 8)),
+              HasSubstr("leads in a circle"));
+  EXPECT_THAT(refusal(".yaml", "model:\n  num_layers: 2.5\n", on("dgx_h100", 8)),
+              HasSubstr(".yaml:2: model.num_layers: expected an integer, got \"2.5\""));
+}
+
+}  // namespace
+}  // namespace foresail::scenarios
