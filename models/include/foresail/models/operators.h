@@ -12,9 +12,9 @@
 /// `norm1.backward`. Collectives: tp.gather_X (all-gather in front of X), tp.reduce_X (behind it),
 /// tp.gather_grad_X, tp.regather_X, tp.scatter_X in backward; cp.gather_kv, cp.regather_kv,
 /// cp.scatter_kv. Suffixes: `.recompute`; `.0` to `.3` for the parts of overlapped GEMMs and
-/// collectives (gathers: `.1` to `.3`; part 0 is the rank's own shard). Context parallelism of other
-/// kinds, latent attention and experts: attention.h, latent.h and experts.h beside the sources say
-/// which kernels they run.
+/// collectives (gathers: `.1` to `.3`; part 0 is the rank's own shard). Context parallelism of
+/// other kinds, latent attention and experts: attention.h, latent.h and experts.h beside the
+/// sources say which kernels they run.
 #pragma once
 
 #include <string>
