@@ -95,6 +95,9 @@ CoreAttention::CoreAttention(const StageScope& scope) : scope_(scope) {
   samples_ = split.microbatch_size;
   positions_ = split.sequence_length;
   mask_ = at::ones({positions_, positions_}, at::kBool).triu(1);
+  if (model.attention == models::Attention::SlidingWindow) {
+    mask_.logical_or_(at::ones({positions_, positions_}, at::kBool).tril(-model.window));
+  }
   if (model.positions != models::Positions::Rotary) return;
   const at::Tensor pair = at::arange(0, head_size_, 2, at::kDouble) / head_size_;
   const at::Tensor frequency = at::pow(kRotaryBase, -pair);

@@ -25,16 +25,17 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
 
   static variable_list backward(AutogradContext* graph, variable_list grads) {
     const EmbeddingLayer& layer = ModulePointer<EmbeddingLayer>::load(graph);
-    OpContext& op = layer.scope().context();
     const at::Tensor tokens = graph->get_saved_variables()[0];
-    at::Tensor grad = grads[0].contiguous();
-    if (layer.options().positions != nullptr) {
-      op.compute("embedding.positions.backward", [&] { layer.accumulate_positions(grad); });
-    }
-    if (layer.scope().has_sequence_shards()) {
-      grad = op.all_gather("tp.gather_grad_embedding", grad);
-    }
-    op.compute("embedding.backward", [&] { layer.accumulate_words(tokens, grad); });
+    const at::Tensor own = grads[0].contiguous();
+    layer.scope().on_weights([&layer, tokens, own](OpContext& op) {
+      if (layer.options().positions != nullptr) {
+        op.compute("embedding.positions.backward", [&] { layer.accumulate_positions(own); });
+      }
+      const at::Tensor grad = layer.scope().has_sequence_shards()
+                                  ? op.all_gather("tp.gather_grad_embedding", own)
+                                  : own;
+      op.compute("embedding.backward", [&] { layer.accumulate_words(tokens, grad); });
+    });
     return {at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };

@@ -29,8 +29,6 @@ void demand_switch(bool value, bool wanted, std::string_view key) {
 
 void check_model(const Job& job) {
   const models::Model& model = job.model;
-  demand_choice(model.block, models::Block::Serial, "model.block");
-  demand_choice(model.attention, models::Attention::Full, "model.attention");
   demand(model.positions != models::Positions::Alibi ? Support::Yes : Support::No,
          "model.positions", to_string(model.positions), "learned, rotary");
   demand_switch(model.dropout, false, "model.dropout");
@@ -43,27 +41,11 @@ void check_model(const Job& job) {
          fmt::format("up to model.max_positions {}", model.max_positions));
 }
 
-/// Stages in a ring, every backward pass whole.
-bool has_plain_schedule(const program::Program& program) {
-  if (program.stage_map != program::StageMap::Ring) return false;
-  for (const program::StageProgram& stage : program.stages) {
-    for (const program::Op& op : stage.ops) {
-      const bool is_half =
-          op.pass == program::Pass::BackwardInput || op.pass == program::Pass::BackwardWeight;
-      if (op.kind == program::OpKind::Compute && is_half) return false;
-    }
-  }
-  return true;
-}
-
 void check_layout(const Job& job) {
   const models::Split& split = job.split;
   demand(split.cp == 1 ? Support::Yes : Support::No, "layout.cp", std::to_string(split.cp), "1");
   demand(job.zero_stage <= 2 ? Support::Yes : Support::No, "layout.zero_stage",
          std::to_string(job.zero_stage), "0, 1, 2");
-  demand(has_plain_schedule(job.program) ? Support::Yes : Support::No, "layout.schedule",
-         job.schedule,
-         "schedules in a ring without split backward passes (gpipe, 1f1b, interleaved)");
   demand_switch(split.overlap_tp, false, "layout.overlap.tp");
   demand_choice(job.training.precision, DType::Fp32, "training.precision");
   demand_choice(job.training.gradient_dtype, DType::Fp32, "training.gradient_dtype");
@@ -73,6 +55,7 @@ void check_layout(const Job& job) {
 void check_stack(const models::Stack& stack) {
   demand_switch(stack.flash_attention, false, "stack.flash_attention");
   demand_switch(stack.fused_kernels, true, "stack.fused_kernels");
+  demand_switch(stack.fused_cross_entropy, true, "stack.fused_cross_entropy");
   demand_switch(stack.early_stop_recompute, false, "stack.early_stop_recompute");
 }
 

@@ -49,9 +49,11 @@ struct ColumnFunction : torch::autograd::Function<ColumnFunction> {
     if (op.tp_size() > 1) {
       reduction = op.start_all_reduce("tp.reduce_" + options.kernel, dgrad, Reduction::Sum);
     }
-    op.compute(options.kernel + ".wgrad", [&] {
-      accumulate_weight(*options.weight, grad, input);
-      accumulate_bias(options.bias, grad);
+    layer.scope().on_weights([&options, grad, input](OpContext& at) {
+      at.compute(options.kernel + ".wgrad", [&] {
+        accumulate_weight(*options.weight, grad, input);
+        accumulate_bias(options.bias, grad);
+      });
     });
     reduction.wait();
     return dgrad;
@@ -60,6 +62,7 @@ struct ColumnFunction : torch::autograd::Function<ColumnFunction> {
   /// The input was kept as a shard only, so it is gathered again, under the dgrad GEMM.
   static at::Tensor backward_of_shards(const ColumnLinear& layer, const at::Tensor& input,
                                        const at::Tensor& grad) {
+    if (layer.scope().is_deferring()) return split_backward_of_shards(layer, input, grad);
     OpContext& op = layer.scope().context();
     const ColumnLinear::Options& options = layer.options();
     const at::Tensor whole = at::empty({grad.size(0), input.size(1)}, input.options());
@@ -75,6 +78,23 @@ struct ColumnFunction : torch::autograd::Function<ColumnFunction> {
     });
     scattering.wait();
     return shard;
+  }
+
+  /// The weight half gathers the input for itself.
+  static at::Tensor split_backward_of_shards(const ColumnLinear& layer, const at::Tensor& input,
+                                             const at::Tensor& grad) {
+    OpContext& op = layer.scope().context();
+    const ColumnLinear::Options& options = layer.options();
+    layer.scope().on_weights([&options, grad, input](OpContext& at) {
+      const at::Tensor whole = at.all_gather("tp.regather_" + options.kernel, input);
+      at.compute(options.kernel + ".wgrad", [&] {
+        accumulate_weight(*options.weight, grad, whole);
+        accumulate_bias(options.bias, grad);
+      });
+    });
+    const at::Tensor dgrad =
+        op.compute(options.kernel + ".dgrad", [&] { return at::mm(grad, options.weight->value); });
+    return op.reduce_scatter("tp.scatter_" + options.kernel, dgrad);
   }
 };
 
@@ -104,7 +124,10 @@ struct RowFunction : torch::autograd::Function<RowFunction> {
     }
     const at::Tensor dgrad =
         op.compute(options.kernel + ".dgrad", [&] { return at::mm(grad, options.weight->value); });
-    op.compute(options.kernel + ".wgrad", [&] { accumulate_weight(*options.weight, grad, input); });
+    layer.scope().on_weights([&options, grad, input](OpContext& at) {
+      at.compute(options.kernel + ".wgrad",
+                 [&] { accumulate_weight(*options.weight, grad, input); });
+    });
     return {dgrad, at::Tensor()};
   }
 };

@@ -19,7 +19,7 @@ MeshPlace MeshPlace::of(const program::RankGrid& grid, RankId rank) {
 }
 
 Passes::Passes(const Job& job, Stage& stage, const MeshPlace& place, const TextData* data)
-    : job_(job), stage_(stage), place_(place), data_(data) {}
+    : job_(job), stage_(stage), place_(place), data_(data), stages_(job.program.global_stages()) {}
 
 /// Sample (microbatch, replica, place) of a step is its global sample
 /// (microbatch * dp + replica) * microbatch_size + place.
@@ -74,8 +74,31 @@ void Passes::forward(PassKey key, OpContext& context) {
   }
 }
 
-/// The seed of the gradient makes sums over microbatches and replicas the mean over the batch.
+/// Backward through the autograd graph. The seed of the gradient makes sums over microbatches and
+/// replicas the mean over the batch.
 void Passes::backward(PassKey key, OpContext& context) {
+  propagate(key, context);
+}
+
+void Passes::backward_input(PassKey key, OpContext& context) {
+  const auto [place, is_new] = deferred_.try_emplace(key);
+  FORESAIL_EXPECT(is_new);
+  stage_.scope().deferred = &place->second;
+  propagate(key, context);
+  stage_.scope().deferred = nullptr;
+}
+
+void Passes::backward_weight(PassKey key, OpContext& context) {
+  const auto found = deferred_.find(key);
+  FORESAIL_EXPECT(found != deferred_.end());
+  const at::AutoGradMode no_graph(false);  // as within a backward pass
+  stage_.scope().op = &context;
+  for (const auto& work : found->second) work(context);
+  stage_.scope().op = nullptr;
+  deferred_.erase(found);
+}
+
+void Passes::propagate(PassKey key, OpContext& context) {
   Chunk& chunk = stage_.chunk(key.chunk);
   stage_.scope().op = &context;
   at::Tensor grad;
@@ -91,15 +114,17 @@ void Passes::backward(PassKey key, OpContext& context) {
   hand_on(Payload::Gradient, key, leaves_.take(key).grad());
 }
 
-/// With one stage the neighbour chunk is on this rank; else a Send fetches the tensor.
+/// The neighbour chunk is on this rank, or a Send fetches the tensor.
 void Passes::hand_on(Payload payload, PassKey key, const at::Tensor& tensor) {
   const bool is_activation = payload == Payload::Activation;
-  if (place_.pp_size > 1) {
-    (is_activation ? sent_activations_ : sent_gradients_).put(key, as_message(payload, tensor));
-  } else if (is_activation) {
-    inputs_.put({key.chunk + 1, key.microbatch}, tensor);
+  const program::ChunkPlace here{place_.pp, key.chunk};
+  const auto to = is_activation ? stages_.next(here) : stages_.previous(here);
+  FORESAIL_EXPECT(to.has_value());
+  const at::Tensor message = as_message(payload, tensor);
+  if (to->stage == place_.pp) {
+    deliver(payload, {to->chunk, key.microbatch}, message);
   } else {
-    output_grads_.put({key.chunk - 1, key.microbatch}, tensor);
+    (is_activation ? sent_activations_ : sent_gradients_).put(key, message);
   }
 }
 
@@ -149,6 +174,7 @@ void Passes::finish_step() {
        {&inputs_, &roots_, &leaves_, &output_grads_, &sent_activations_, &sent_gradients_}) {
     FORESAIL_EXPECT(shelf->is_empty());
   }
+  FORESAIL_EXPECT(deferred_.empty());
 }
 
 }  // namespace foresail::runtime

@@ -29,6 +29,9 @@ class Passes {
   void use_batch(std::vector<at::Tensor> tokens, std::vector<at::Tensor> targets);
   void forward(PassKey key, OpContext& context);
   void backward(PassKey key, OpContext& context);
+  /// The halves of `backward`: gradients of inputs, and later those of weights.
+  void backward_input(PassKey key, OpContext& context);
+  void backward_weight(PassKey key, OpContext& context);
 
   /// What a Send takes, and what a Recv fills and hands over.
   at::Tensor outgoing(program::Payload payload, PassKey key);
@@ -46,6 +49,7 @@ class Passes {
   at::Tensor whole_message(program::Payload payload, OpContext& context,
                            const at::Tensor& message) const;
   at::Tensor as_message(program::Payload payload, const at::Tensor& whole) const;
+  void propagate(PassKey key, OpContext& context);
   void hand_on(program::Payload payload, PassKey key, const at::Tensor& tensor);
 
   const Job& job_;
@@ -55,6 +59,8 @@ class Passes {
   std::vector<at::Tensor> tokens_, targets_;  // by microbatch
   Shelf inputs_, roots_, leaves_, output_grads_;
   Shelf sent_activations_, sent_gradients_;
+  std::map<PassKey, DeferredWork> deferred_;  // of the compute lane alone
+  program::GlobalStages stages_;
   double loss_ = 0;
 };
 

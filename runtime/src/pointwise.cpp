@@ -134,7 +134,7 @@ struct AddFunction : torch::autograd::Function<AddFunction> {
     const AddLayer::Options& options = layer->options();
     return layer->scope().context().compute(options.kernel, [&] {
       at::Tensor sum = branch + residual;
-      if (options.bias != nullptr) sum.add_(options.bias->value);
+      for (const auto& bias : options.biases) sum.add_(bias->value);
       return sum;
     });
   }
@@ -143,7 +143,9 @@ struct AddFunction : torch::autograd::Function<AddFunction> {
     const AddLayer& layer = ModulePointer<AddLayer>::load(graph);
     const AddLayer::Options& options = layer.options();
     layer.scope().context().compute(options.kernel + ".backward", [&] {
-      if (options.bias != nullptr) options.bias->grad.add_(grads[0].sum(0));
+      if (options.biases.empty()) return;
+      const at::Tensor sum = grads[0].sum(0);
+      for (const auto& bias : options.biases) bias->grad.add_(sum);
     });
     return {grads[0], grads[0], at::Tensor()};
   }
@@ -173,7 +175,9 @@ at::Tensor ActivationLayer::forward(const at::Tensor& input) {
 
 AddLayer::AddLayer(const StageScope& scope, const Options& options)
     : scope_(scope), options_(options) {
-  if (options.bias != nullptr) register_buffer("bias", options.bias->value);
+  for (std::size_t i = 0; i < options.biases.size(); ++i) {
+    register_buffer("bias" + std::to_string(i), options.biases[i]->value);
+  }
 }
 
 at::Tensor AddLayer::forward(const at::Tensor& branch, const at::Tensor& residual) {

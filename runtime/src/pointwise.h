@@ -45,12 +45,13 @@ class ActivationLayer : public torch::nn::Module {
   const StageScope& scope_;
 };
 
-/// branch + bias + residual.
+/// branch + biases + residual.
 class AddLayer : public torch::nn::Module {
  public:
   struct Options {
-    std::string kernel;               ///< "add1"
-    std::shared_ptr<Parameter> bias;  ///< of the row-parallel layer before; or null
+    std::string kernel;  ///< "add1"
+    /// Of the row-parallel layers before: none, one, or those of both branches.
+    std::vector<std::shared_ptr<Parameter>> biases;
   };
   AddLayer(const StageScope& scope, const Options& options);
   at::Tensor forward(const at::Tensor& branch, const at::Tensor& residual);

@@ -1,5 +1,7 @@
 #include "stage.h"
 
+#include <algorithm>
+
 namespace foresail::runtime {
 namespace {
 
@@ -100,7 +102,9 @@ Stage::Stage(const Job& job, RankId rank) {
   const bool has_own_bucket = job.model.tied_embeddings &&
                               (job.program.grid.size(program::Axis::Pp) > 1 || parts.size() > 1);
   std::shared_ptr<Parameter> tied;
-  if (has_own_bucket && (parts.front().has_embedding() || parts.back().has_head())) {
+  const bool has_end = std::ranges::any_of(
+      parts, [](const ChunkPart& part) { return part.has_embedding() || part.has_head(); });
+  if (has_own_bucket && has_end) {
     const std::int64_t rows = models::padded_vocab(job.model, job.split.tp) / job.split.tp;
     embedding_bucket_ = std::make_unique<Bucket>(rows * job.model.hidden, dp);
     tied = take_vocabulary(scope_, *embedding_bucket_, "words");

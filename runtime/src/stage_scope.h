@@ -5,8 +5,11 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "foresail/base/error.h"
 #include "foresail/models/operators.h"
@@ -15,6 +18,9 @@
 
 namespace foresail::runtime {
 
+/// What the weight half of a backward pass runs, in order.
+using DeferredWork = std::vector<std::function<void(OpContext&)>>;
+
 /// The modules of a chunk outlive the autograd graphs made through them, and one op runs at a time.
 struct StageScope {
   const models::Model* model = nullptr;
@@ -22,10 +28,22 @@ struct StageScope {
   std::uint64_t seed = 1;
   int tp_rank = 0;
   OpContext* op = nullptr;  ///< set while a pass runs
+  /// Set while the input half of a split backward pass runs: work on gradients of weights is put
+  /// here, in its order, for the weight half. No GEMM runs twice.
+  DeferredWork* deferred = nullptr;
 
   OpContext& context() const {
     FORESAIL_EXPECT(op != nullptr);
     return *op;
+  }
+  bool is_deferring() const { return deferred != nullptr; }
+  /// Runs `work` at once, or in the weight half.
+  void on_weights(std::function<void(OpContext&)> work) const {
+    if (deferred == nullptr) {
+      work(context());
+    } else {
+      deferred->push_back(std::move(work));
+    }
   }
   bool has_sequence_shards() const { return split->sequence_parallel && split->tp > 1; }
 };

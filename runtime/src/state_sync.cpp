@@ -86,6 +86,8 @@ void StateSync::run(const Op& op, Communicator& communicator) {
       return gather_parameters(op, communicator);
     case Payload::ReplicatedGradients:
       return reduce_replicated(op, communicator);
+    case Payload::MirrorGradients:
+      return sum_mirrors(op, communicator);
     default:
       contract_failed("a payload of the state", __FILE__, __LINE__);
   }
@@ -108,6 +110,14 @@ void StateSync::reduce_gradients(const Op& op, Communicator& communicator) {
   communicator.reduce_scatter(whole, shard);
   owned.grads.add_(shard);
   if (!is_aside) whole.zero_();
+}
+
+/// The other copy saw the other half of the microbatches.
+void StateSync::sum_mirrors(const Op& op, Communicator& communicator) {
+  Bucket& bucket = *owned_of(op).bucket;
+  at::Tensor grads = bucket.grads().narrow(0, 0, bucket.elements());
+  expect_bytes(op, grads);
+  communicator.all_reduce(grads, Reduction::Sum);
 }
 
 void StateSync::gather_parameters(const Op& op, Communicator& communicator) {
@@ -142,12 +152,18 @@ void StateSync::reduce_replicated(const Op& op, Communicator& tp) {
 }
 
 /// Replicas hold the same gradients, as do the tensor-parallel ranks of a replicated parameter and
-/// the stages that share a tied matrix: one of them counts.
+/// the stages that share a tied matrix or hold a mirrored copy: one of them counts.
 bool StateSync::counts(const Parameter& parameter, const Owned& owned) const {
   if (!is_sharded_ && place_.dp != 0) return false;
   if (parameter.spread == Spread::Replicated && place_.tp != 0) return false;
-  const bool is_copy = owned.bucket == stage_.embedding_bucket() && place_.pp != 0;
-  return !is_copy;
+  const bool is_tied_copy = owned.bucket == stage_.embedding_bucket() && place_.pp != 0;
+  return !is_tied_copy && !is_mirror(owned);
+}
+
+/// The second copy of a chunk whose first one stands on another stage.
+bool StateSync::is_mirror(const Owned& owned) const {
+  return job_.program.stage_map == program::StageMap::Mirrored && job_.program.chunks > 1 &&
+         owned.bucket == &stage_.bucket(1);
 }
 
 StepScalars StateSync::local_scalars(double loss) const {
@@ -161,7 +177,7 @@ StepScalars StateSync::local_scalars(double loss) const {
       scalars.squared_norm += squared_norm(grads);
     }
   }
-  if (place_.tp == 0 && place_.pp == place_.pp_size - 1) scalars.loss = loss / place_.dp_size;
+  if (place_.tp == 0) scalars.loss = loss / place_.dp_size;  // 0 on ranks without a head
   return scalars;
 }
 

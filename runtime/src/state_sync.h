@@ -27,8 +27,8 @@ class StateSync {
   /// has added is set aside at once, since the next pass may run before the collective.
   void after_backward(PassKey key);
 
-  /// One op of payload ChunkGradients, EmbeddingGradients, ChunkParameters, EmbeddingParameters or
-  /// ReplicatedGradients.
+  /// One op of payload ChunkGradients, EmbeddingGradients, ChunkParameters, EmbeddingParameters,
+  /// ReplicatedGradients or MirrorGradients.
   void run(const program::Op& op, Communicator& communicator);
 
   /// This rank's part of the sums; every parameter counts once over all ranks.
@@ -49,8 +49,10 @@ class StateSync {
 
   Owned& owned_of(const program::Op& op);
   void reduce_gradients(const program::Op& op, Communicator& communicator);
+  void sum_mirrors(const program::Op& op, Communicator& communicator);
   void gather_parameters(const program::Op& op, Communicator& communicator);
   void reduce_replicated(const program::Op& op, Communicator& tp);
+  bool is_mirror(const Owned& owned) const;
   bool counts(const Parameter& parameter, const Owned& owned) const;
 
   const Job& job_;

@@ -121,12 +121,16 @@ struct Trainer::Impl {
         passes.backward(key, context);
         state.after_backward(key);
         break;
+      case Pass::BackwardInput:
+        passes.backward_input(key, context);
+        break;
+      case Pass::BackwardWeight:
+        passes.backward_weight(key, context);
+        state.after_backward(key);
+        break;
       case Pass::Optimizer:
         optimize(context);
         break;
-      default:
-        throw Error(ErrorCode::Unsupported, "pass " + std::string(to_string(op.pass)) +
-                                                " cannot be executed by this version");
     }
     context.finish();
   }

@@ -59,15 +59,40 @@ std::shared_ptr<Parameter> take_bias(const StageScope& scope, Bucket& bucket,
   return bucket.take(name + ".bias", spread, {size});
 }
 
-std::shared_ptr<ColumnLinear> make_column(
-    const StageScope& scope, Bucket& bucket, const std::string& layer,
-    const std::pair<std::string, std::vector<GlobalRows>>& spec) {
+std::vector<std::shared_ptr<Parameter>> take_residual_bias(const StageScope& scope, Bucket& bucket,
+                                                           const std::string& name) {
+  const auto bias = take_bias(scope, bucket, name, Spread::Replicated, scope.model->hidden);
+  if (bias == nullptr) return {};
+  return {bias};
+}
+
+/// The column-parallel weights of layer `prefix`, by the module's name.
+struct ColumnParts {
+  std::string kernel;
+  std::vector<GlobalRows> rows;
+};
+
+ColumnParts qkv_parts(const models::Model& model, const std::string& prefix) {
+  const std::int64_t query = model.heads * model.head_size;
+  const std::int64_t shared = model.kv_heads * model.head_size;
+  return {"qkv", {{prefix + "query", query}, {prefix + "key", shared}, {prefix + "value", shared}}};
+}
+
+ColumnParts fc1_parts(const models::Model& model, const std::string& prefix) {
+  if (model.activation == models::Activation::SwiGlu) {
+    return {"fc1", {{prefix + "gate", model.ffn}, {prefix + "up", model.ffn}}};
+  }
+  return {"fc1", {{prefix + "fc1", model.ffn}}};
+}
+
+ColumnLinear::Options take_column(const StageScope& scope, Bucket& bucket,
+                                  const std::string& prefix, const ColumnParts& parts) {
   ColumnLinear::Options options;
-  options.kernel = spec.first;
-  options.weight = take_column_weight(scope, bucket, layer + spec.first, spec.second);
-  options.bias =
-      take_bias(scope, bucket, layer + spec.first, Spread::Sharded, options.weight->value.size(0));
-  return std::make_shared<ColumnLinear>(scope, options);
+  options.kernel = parts.kernel;
+  options.weight = take_column_weight(scope, bucket, prefix + parts.kernel, parts.rows);
+  options.bias = take_bias(scope, bucket, prefix + parts.kernel, Spread::Sharded,
+                           options.weight->value.size(0));
+  return options;
 }
 
 /// Runs a layer without a graph and keeps its input alone; the backward pass makes the graph.
@@ -110,44 +135,70 @@ std::shared_ptr<NormLayer> make_norm(const StageScope& scope, Bucket& bucket,
 
 TransformerLayer::TransformerLayer(const StageScope& scope, Bucket& bucket, int index)
     : scope_(scope) {
-  const models::Model& model = *scope.model;
-  const std::string layer = "layers." + std::to_string(index) + ".";
-  const std::int64_t query = model.heads * model.head_size;
-  const std::int64_t shared = model.kv_heads * model.head_size;
-  norm1_ = register_module("norm1", make_norm(scope, bucket, layer + "norm1", "norm1"));
+  const std::string prefix = "layers." + std::to_string(index) + ".";
+  norm1_ = register_module("norm1", make_norm(scope, bucket, prefix + "norm1", "norm1"));
+  if (scope.model->block == models::Block::Parallel) {
+    take_parallel(bucket, prefix);
+  } else {
+    take_serial(bucket, prefix);
+  }
+}
+
+void TransformerLayer::take_serial(Bucket& bucket, const std::string& prefix) {
+  const models::Model& model = *scope_.model;
   qkv_ = register_module(
-      "qkv",
-      make_column(
-          scope, bucket, layer,
-          {"qkv", {{layer + "query", query}, {layer + "key", shared}, {layer + "value", shared}}}));
-  attention_ = register_module("attention", std::make_shared<CoreAttention>(scope));
+      "qkv", std::make_shared<ColumnLinear>(
+                 scope_, take_column(scope_, bucket, prefix, qkv_parts(model, prefix))));
+  attention_ = register_module("attention", std::make_shared<CoreAttention>(scope_));
+  const std::int64_t query = model.heads * model.head_size;
   proj_ = register_module(
       "proj", std::make_shared<RowLinear>(
-                  scope, RowLinear::Options{
-                             "proj", take_row_weight(scope, bucket, layer + "proj", query)}));
+                  scope_, RowLinear::Options{
+                              "proj", take_row_weight(scope_, bucket, prefix + "proj", query)}));
   add1_ = register_module(
-      "add1", std::make_shared<AddLayer>(
-                  scope, AddLayer::Options{"add1", take_bias(scope, bucket, layer + "proj",
-                                                             Spread::Replicated, model.hidden)}));
-  norm2_ = register_module("norm2", make_norm(scope, bucket, layer + "norm2", "norm2"));
-  const std::vector<GlobalRows> fc1 =
-      model.activation == models::Activation::SwiGlu
-          ? std::vector<GlobalRows>{{layer + "gate", model.ffn}, {layer + "up", model.ffn}}
-          : std::vector<GlobalRows>{{layer + "fc1", model.ffn}};
-  fc1_ = register_module("fc1", make_column(scope, bucket, layer, {"fc1", fc1}));
-  activation_ = register_module("activation", std::make_shared<ActivationLayer>(scope));
+      "add1",
+      std::make_shared<AddLayer>(
+          scope_, AddLayer::Options{"add1", take_residual_bias(scope_, bucket, prefix + "proj")}));
+  norm2_ = register_module("norm2", make_norm(scope_, bucket, prefix + "norm2", "norm2"));
+  fc1_ = register_module(
+      "fc1", std::make_shared<ColumnLinear>(
+                 scope_, take_column(scope_, bucket, prefix, fc1_parts(model, prefix))));
+  activation_ = register_module("activation", std::make_shared<ActivationLayer>(scope_));
   fc2_ = register_module(
       "fc2", std::make_shared<RowLinear>(
-                 scope, RowLinear::Options{
-                            "fc2", take_row_weight(scope, bucket, layer + "fc2", model.ffn)}));
+                 scope_, RowLinear::Options{
+                             "fc2", take_row_weight(scope_, bucket, prefix + "fc2", model.ffn)}));
   add2_ = register_module(
-      "add2", std::make_shared<AddLayer>(
-                  scope, AddLayer::Options{"add2", take_bias(scope, bucket, layer + "fc2",
-                                                             Spread::Replicated, model.hidden)}));
+      "add2",
+      std::make_shared<AddLayer>(
+          scope_, AddLayer::Options{"add2", take_residual_bias(scope_, bucket, prefix + "fc2")}));
+}
+
+void TransformerLayer::take_parallel(Bucket& bucket, const std::string& prefix) {
+  const models::Model& model = *scope_.model;
+  const ColumnLinear::Options qkv = take_column(scope_, bucket, prefix, qkv_parts(model, prefix));
+  const ColumnLinear::Options fc1 = take_column(scope_, bucket, prefix, fc1_parts(model, prefix));
+  ParallelBranches::Options options{.qkv = qkv.weight,
+                                    .qkv_bias = qkv.bias,
+                                    .fc1 = fc1.weight,
+                                    .fc1_bias = fc1.bias,
+                                    .proj = nullptr,
+                                    .fc2 = nullptr};
+  const std::int64_t query = model.heads * model.head_size;
+  options.proj = take_row_weight(scope_, bucket, prefix + "proj", query);
+  options.fc2 = take_row_weight(scope_, bucket, prefix + "fc2", model.ffn);
+  branches_ = register_module("branches", std::make_shared<ParallelBranches>(scope_, options));
+  auto biases = take_residual_bias(scope_, bucket, prefix + "proj");
+  for (const auto& bias : take_residual_bias(scope_, bucket, prefix + "fc2")) {
+    biases.push_back(bias);
+  }
+  add2_ = register_module(
+      "add2", std::make_shared<AddLayer>(scope_, AddLayer::Options{"add2", std::move(biases)}));
 }
 
 at::Tensor TransformerLayer::run(const at::Tensor& input) {
   const NormLayer::WithResidual first = norm1_->forward_with_residual(input);
+  if (branches_ != nullptr) return add2_->forward(branches_->forward(first.normed), first.residual);
   const at::Tensor attended = attention_->forward(qkv_->forward(first.normed));
   const at::Tensor middle = add1_->forward(proj_->forward(attended), first.residual);
   const NormLayer::WithResidual second = norm2_->forward_with_residual(middle);

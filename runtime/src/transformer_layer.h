@@ -1,9 +1,10 @@
 /// \file
-/// One transformer layer on one rank: serial block, pre-norm.
+/// One transformer layer on one rank: pre-norm, serial or parallel block.
 #pragma once
 
 #include "core_attention.h"
 #include "linear.h"
+#include "parallel_branches.h"
 #include "pointwise.h"
 
 namespace foresail::runtime {
@@ -14,8 +15,8 @@ class TransformerLayer : public torch::nn::Module {
  public:
   TransformerLayer(const StageScope& scope, Bucket& bucket, int index);
 
-  /// x + Mlp(norm(x + Attention(norm(x)))). With full recomputation only `input` is kept, and the
-  /// backward pass runs the layer again first.
+  /// x + Mlp(norm(x + Attention(norm(x)))), or x + Attention(norm(x)) + Mlp(norm(x)). With full
+  /// recomputation only `input` is kept, and the backward pass runs the layer again first.
   at::Tensor forward(const at::Tensor& input);
   /// The layer itself, whatever is recomputed.
   at::Tensor run(const at::Tensor& input);
@@ -23,6 +24,9 @@ class TransformerLayer : public torch::nn::Module {
   const StageScope& scope() const { return scope_; }
 
  private:
+  void take_serial(Bucket& bucket, const std::string& prefix);
+  void take_parallel(Bucket& bucket, const std::string& prefix);
+
   const StageScope& scope_;
   std::shared_ptr<NormLayer> norm1_, norm2_;
   std::shared_ptr<ColumnLinear> qkv_, fc1_;
@@ -30,6 +34,7 @@ class TransformerLayer : public torch::nn::Module {
   std::shared_ptr<RowLinear> proj_, fc2_;
   std::shared_ptr<ActivationLayer> activation_;
   std::shared_ptr<AddLayer> add1_, add2_;
+  std::shared_ptr<ParallelBranches> branches_;  // of a parallel block, in place of what it holds
 };
 
 /// The norm `name` (weights 1, biases 0) as module `kernel`.

@@ -84,6 +84,18 @@ void use_llama_parts(planner::Plan& plan) {
   plan.model.biases = false;
 }
 
+/// MegaScale's model: parallel block, sliding window.
+void use_megascale_parts(planner::Plan& plan) {
+  plan.model.block = models::Block::Parallel;
+  plan.model.attention = models::Attention::SlidingWindow;
+  plan.model.window = 16;
+}
+
+planner::Layout with_schedule(planner::Layout layout, planner::ScheduleKind kind) {
+  layout.schedule = kind;
+  return layout;
+}
+
 std::vector<NamedPlan> plans() {
   return {
       {"one process", {.layout = {}}},
@@ -107,6 +119,15 @@ std::vector<NamedPlan> plans() {
        {.layout = layout_of(2, 1, 1, 1),
         .change =
             [](planner::Plan& plan) { plan.layout.recompute = models::Recompute::Selective; }}},
+      {"parallel block, tp 2 pp 2",
+       {.layout = layout_of(2, 2, 1, 1), .change = use_megascale_parts}},
+      {"parallel block, zero bubble",
+       {.layout = with_schedule(with_shards(layout_of(2, 2, 1, 1)), planner::ScheduleKind::ZbH1),
+        .change = use_megascale_parts}},
+      {"zero bubble V",
+       {.layout = with_schedule(with_shards(layout_of(2, 2, 1, 2)), planner::ScheduleKind::ZbV)}},
+      {"dualpipe",
+       {.layout = with_schedule(layout_of(1, 4, 1, 2), planner::ScheduleKind::DualPipe)}},
       {"llama", {.layout = with_shards(layout_of(2, 1, 1, 1)), .change = use_llama_parts}}};
 }
 
@@ -210,26 +231,6 @@ TEST(Program, ACollectiveOfAnotherSizeThanPricedIsRefused) {
   EXPECT_THROW(run_job(job, 1), ContractViolation);
 }
 
-// Split backward passes and chunks that lie in no ring are for the simulator only.
-TEST(Job, SchedulesBeyondWholePassesInARingAreRefused) {
-  for (const auto kind : {planner::ScheduleKind::ZbH1, planner::ScheduleKind::ZbV}) {
-    planner::Layout layout;
-    layout.pp = 2;
-    layout.v = kind == planner::ScheduleKind::ZbV ? 2 : 1;
-    layout.schedule = kind;
-    try {
-      runtime::check_supported(cli::make_job(make_plan({.layout = layout})));
-      FAIL() << to_string(kind) << " was accepted";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::Unsupported);
-      EXPECT_EQ(std::string(error.what()),
-                "layout.schedule: " + std::string(to_string(kind)) +
-                    " cannot be executed by this version, only schedules in a ring without split "
-                    "backward passes (gpipe, 1f1b, interleaved)");
-    }
-  }
-}
-
 TEST(Job, WhatCannotBeExecutedIsRefusedByKeyAndValue) {
   const auto refusal = [](const std::function<void(planner::Plan&)>& change) {
     try {
@@ -241,8 +242,6 @@ TEST(Job, WhatCannotBeExecutedIsRefusedByKeyAndValue) {
     return std::string("accepted");
   };
   EXPECT_EQ(refusal([](planner::Plan&) {}), "accepted");
-  EXPECT_EQ(refusal([](planner::Plan& plan) { plan.model.block = models::Block::Parallel; }),
-            "model.block: parallel cannot be executed by this version, only serial");
   EXPECT_EQ(refusal([](planner::Plan& plan) { plan.model.dropout = true; }),
             "model.dropout: true cannot be executed by this version, only false");
   EXPECT_EQ(refusal([](planner::Plan& plan) { plan.training.precision = DType::Bf16; }),

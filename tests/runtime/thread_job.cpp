@@ -90,6 +90,9 @@ std::vector<RankResult> run_job(const runtime::Job& job, int steps, const JobHoo
 std::string describe(const planner::Layout& layout) {
   std::string text = "tp " + std::to_string(layout.tp) + " pp " + std::to_string(layout.pp) +
                      " dp " + std::to_string(layout.dp) + " v " + std::to_string(layout.v);
+  if (layout.schedule != planner::ScheduleKind::OneForwardOneBackward) {
+    text += " " + std::string(to_string(layout.schedule));
+  }
   if (layout.sequence_parallel) text += ", sequence parallel";
   if (layout.zero_stage > 0) text += ", zero " + std::to_string(layout.zero_stage);
   if (layout.overlap.dp) text += ", overlap dp";
