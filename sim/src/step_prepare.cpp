@@ -96,17 +96,22 @@ Duration StepEngine::exchange_time(CommunicatorId communicator, int stage, const
   const auto [known, is_new] = exchange_times_.try_emplace(
       {communicator.value, stage, kernel.collective, kernel.bytes.count()});
   if (!is_new) return known->second;
+  const bool shares = context_.options.fidelity == Fidelity::Flow;
   std::vector<TransferPlan> plans;
   for (const std::vector<DeviceId>& devices : groups_of(communicator, stage)) {
-    const Duration alone = collective_time(kernel.collective, kernel.bytes, devices);
-    known->second = std::max(known->second, alone);
-    const bool shares =
-        context_.options.fidelity == Fidelity::Flow && context_.options.profile == nullptr;
-    if (!shares) continue;
-    plans.push_back(
-        network_.collective(kernel.collective, kernel.bytes, devices, connection_of(devices)));
+    const Duration measured = host_transfer(std::string(to_string(kernel.collective)),
+                                            static_cast<int>(devices.size()), kernel.bytes);
+    if (measured.count() >= 0) {
+      known->second = std::max(known->second, measured);
+      continue;
+    }
+    plans.push_back(network_.collective(kernel.collective, kernel.bytes, devices,
+                                        connection_of(devices)));
+    if (!shares) known->second = std::max(known->second, network_.alone(plans.back()));
   }
-  if (!plans.empty()) known->second = network_.together(plans);
+  if (shares && !plans.empty()) {
+    known->second = std::max(known->second, network_.together(plans));
+  }
   return known->second;
 }
 
