@@ -1,14 +1,11 @@
 /// \file
 /// The core of attention: from queries, keys and values to their weighted sum, and back.
 ///
-/// Context parallelism (c ranks), by kind:
+/// Context parallelism (c ranks), by kind: what is exchanged forward; backward.
 ///
-/// | kind       | forward                           | backward |
-/// |------------|-----------------------------------|----------------------------------------------|
-/// | all_gather | cp.gather_kv                      | cp.regather_kv, cp.scatter_kv | | ring | c -
-/// 1 times cp.exchange_kv        | c - 1 times cp.reexchange_kv, c times        | |            | |
-/// cp.exchange_grad_kv                          | | all_to_all | cp.scatter_heads, cp.gather_heads
-/// | cp.scatter_grad_heads, cp.gather_grad_heads  |
+/// - all_gather: cp.gather_kv; cp.regather_kv, cp.scatter_kv.
+/// - ring: c - 1 times cp.exchange_kv; c - 1 times cp.reexchange_kv, c times cp.exchange_grad_kv.
+/// - all_to_all: cp.scatter_heads, cp.gather_heads; cp.scatter_grad_heads, cp.gather_grad_heads.
 ///
 /// In a ring, attention runs block by block, each exchange beside the block that it does not feed;
 /// attention.merge adds the blocks' outputs.

@@ -36,19 +36,33 @@ std::string mirror_name(const Plan& plan, int stage) {
 
 Communicators::Communicators(const Plan& plan) {
   using program::Axis;
-  const program::RankGrid grid = plan.layout.grid();
   const int stages = plan.layout.pp;
-  const auto add = [&](std::string name, program::AxisSet axes, std::vector<int> only) {
+  const auto members_of = [](const program::RankGrid& grid, program::AxisSet axes) {
     std::int64_t members = 1;
     for (int axis = 0; axis < program::kAxisCount; ++axis) {
       const auto at = static_cast<Axis>(axis);
       if (axes.has(at)) members *= grid.size(at);
     }
-    if (members > 1) list_.push_back({std::move(name), axes, std::move(only)});
+    return members;
+  };
+  const auto add = [&](std::string name, program::AxisSet axes, std::vector<int> only) {
+    if (members_of(plan.layout.grid(), axes) == 1) return;
+    list_.push_back({std::move(name), axes, std::move(only)});
+  };
+  const auto add_of_experts = [&](std::string name, program::AxisSet axes) {
+    if (members_of(plan.layout.expert_grid(), axes) == 1) return;
+    list_.push_back({std::move(name), axes, {}, program::GridKind::Expert});
   };
   add("tp", {Axis::Tp}, {});
   add("cp", {Axis::Cp}, {});
   add("dp", {Axis::Dp, Axis::Cp}, {});
+  if (plan.model.experts.count > 0) {
+    add_of_experts("etp", {Axis::Tp});
+    add_of_experts("ep", {Axis::Ep});
+    const bool has_both = plan.layout.ep > 1 && plan.layout.expert_tp() > 1;
+    if (has_both) add_of_experts("etp_ep", {Axis::Tp, Axis::Ep});
+    add_of_experts("edp", {Axis::Dp});
+  }
   add("pp", {Axis::Pp}, {});
   if (stages > 1 && has_embedding_bucket(plan)) {
     const std::vector<int> holders = embedding_stages(plan);

@@ -15,6 +15,8 @@ using program::Payload;
 
 namespace {
 
+constexpr int kPerStep = -1;  // microbatch of what happens once per step
+
 Op collective_op(Collective kind, Lane lane, program::CommunicatorId communicator) {
   Op op;
   op.kind = OpKind::Collective;
@@ -38,9 +40,10 @@ GradientSync::GradientSync(const StageInput& input, IdVector<OpId, Op>& ops)
     : in_(input),
       ops_(ops),
       order_(input.schedule.order[static_cast<std::size_t>(input.stage)]),
-      dp_(input.communicators.find("dp")) {
+      dp_{input.communicators.find("dp"), gradient_ranks(input.plan.layout)},
+      experts_{input.communicators.find("edp"), expert_gradient_ranks(input.plan)} {
   const Layout& layout = in_.plan.layout;
-  if (dp_) zero_ = layout.zero_stage;
+  if (dp_.communicator || experts_.communicator) zero_ = layout.zero_stage;
   if (zero_ == 3 || (zero_ == 2 && layout.pp == 1)) rhythm_ = Rhythm::PerMicrobatch;
   last_backward_.resize(in_.work.chunks.size());
   first_gather_.resize(in_.work.chunks.size());
@@ -56,8 +59,8 @@ void GradientSync::begin() {
   if (is_resident() && has_prefetch()) gather_all({});
   if (zero_ != 3) return;
   // The tied matrix stays gathered through the step: two chunks use it in every microbatch.
-  if (in_.work.tied_parameters > 0) {
-    tied_gather_ = gather(Payload::EmbeddingParameters, in_.work.tied_parameters, {});
+  if (in_.work.tied_parameters > 0 && dp_.communicator) {
+    tied_gather_ = gather(dp_, Payload::EmbeddingParameters, in_.work.tied_parameters, {});
   }
   if (!has_prefetch()) return;
   gather_for_pass(0, {});
@@ -83,24 +86,23 @@ GradientSync::Ops GradientSync::before(std::size_t position, const Ops& passes) 
 void GradientSync::after(std::size_t position, const Ops& passes) {
   const SchedulePass& pass = order_[position];
   if (zero_ == 3 && has_prefetch()) gather_for_pass(position + 2, {passes[position]});
-  if (!dp_ || is_mirrored(in_.plan) || !completes_gradients(pass)) return;
+  if (is_mirrored(in_.plan) || !completes_gradients(pass)) return;
   if (rhythm_ == Rhythm::PerMicrobatch) {
-    const OpId id = reduce_chunk(pass.chunk, passes[position]);
-    ops_[id].microbatch = pass.microbatch;
+    const auto id = reduce_chunk(pass.chunk, pass.microbatch, passes[position]);
     if (!has_prefetch()) unfinished_ = id;
   } else if (has_prefetch() && position == last_backward_[static_cast<std::size_t>(pass.chunk)]) {
-    reduce_chunk(pass.chunk, passes[position]);
+    reduce_chunk(pass.chunk, kPerStep, passes[position]);
   }
 }
 
 void GradientSync::finish(const Ops& passes) {
   if (is_mirrored(in_.plan)) {
     reduce_mirrored(passes);
-  } else if (dp_ && rhythm_ == Rhythm::PerStep && !has_prefetch()) {
+  } else if (rhythm_ == Rhythm::PerStep && !has_prefetch()) {
     for (std::size_t position = 0; position < order_.size(); ++position) {
       const int chunk = order_[position].chunk;
       if (position == last_backward_[static_cast<std::size_t>(chunk)]) {
-        reduce_chunk(chunk, passes.back());
+        reduce_chunk(chunk, kPerStep, passes.back());
       }
     }
   }
@@ -117,27 +119,44 @@ bool GradientSync::holds_tied(int chunk) const {
   return part.has_embedding || part.has_head;
 }
 
-OpId GradientSync::gather(Payload payload, std::int64_t parameters, Ops after) {
-  Op op = collective_op(Collective::AllGather, Lane::Dp, *dp_);
+OpId GradientSync::gather(const Copies& copies, Payload payload, std::int64_t parameters,
+                          Ops after) {
+  Op op = collective_op(Collective::AllGather, Lane::Dp, *copies.communicator);
   op.payload = payload;
   op.dtype = storage_dtype(in_.plan.training);
-  op.bytes = padded(parameters, gradient_ranks(in_.plan.layout)) * Bytes(size_of(op.dtype));
+  op.bytes = padded(parameters, copies.ranks) * Bytes(size_of(op.dtype));
   op.after = std::move(after);
   return ops_.push_back(std::move(op));
 }
 
-OpId GradientSync::reduce(Payload payload, std::int64_t parameters, Ops after) {
+OpId GradientSync::reduce(const Copies& copies, Payload payload, std::int64_t parameters,
+                          Ops after) {
   const bool is_shared = zero_ >= 1;
   const Collective kind = is_shared ? Collective::ReduceScatter : Collective::AllReduce;
-  Op op = collective_op(kind, Lane::Dp, *dp_);
+  Op op = collective_op(kind, Lane::Dp, *copies.communicator);
   op.payload = payload;
   op.dtype = in_.plan.training.gradient_dtype;
-  const std::int64_t size =
-      is_shared ? padded(parameters, gradient_ranks(in_.plan.layout)) : parameters;
+  const std::int64_t size = is_shared ? padded(parameters, copies.ranks) : parameters;
   op.bytes = size * Bytes(size_of(op.dtype));
   op.after = std::move(after);
   last_reduction_ = ops_.push_back(std::move(op));
   return *last_reduction_;
+}
+
+/// What all share, then the experts. The last of both ends last, since the lane is in order.
+std::optional<OpId> GradientSync::gather_chunk(int chunk, int microbatch, const Ops& after) {
+  const ChunkWork& work = in_.work.chunks[static_cast<std::size_t>(chunk)];
+  std::optional<OpId> last;
+  const auto add = [&](const Copies& copies, Payload payload, std::int64_t parameters) {
+    last = gather(copies, payload, parameters, after);
+    ops_[*last].chunk = chunk;
+    ops_[*last].microbatch = microbatch;
+  };
+  if (dp_.communicator) add(dp_, Payload::ChunkParameters, work.parameters);
+  if (experts_.communicator && work.experts > 0) {
+    add(experts_, Payload::ExpertParameters, work.experts);
+  }
+  return last;
 }
 
 /// All buckets in the order in which the forward passes need them.
@@ -146,12 +165,11 @@ void GradientSync::gather_all(const Ops& after) {
   bool has_tied = false;
   for (std::size_t chunk = 0; chunk < in_.work.chunks.size(); ++chunk) {
     const int index = static_cast<int>(chunk);
-    if (holds_tied(index) && !std::exchange(has_tied, true)) {
-      const OpId id = gather(Payload::EmbeddingParameters, in_.work.tied_parameters, after);
+    if (dp_.communicator && holds_tied(index) && !std::exchange(has_tied, true)) {
+      const OpId id = gather(dp_, Payload::EmbeddingParameters, in_.work.tied_parameters, after);
       if (is_prefetch) tied_gather_ = id;
     }
-    const OpId id = gather(Payload::ChunkParameters, in_.work.chunks[chunk].parameters, after);
-    ops_[id].chunk = index;
+    const auto id = gather_chunk(index, kPerStep, after);
     if (is_prefetch) first_gather_[chunk] = id;
   }
 }
@@ -160,18 +178,22 @@ void GradientSync::gather_for_pass(std::size_t position, const Ops& after) {
   if (position >= order_.size()) return;
   const SchedulePass& pass = order_[position];
   if (pass.pass == Pass::BackwardWeight) return;  // reads no parameters
-  const auto chunk = static_cast<std::size_t>(pass.chunk);
-  const OpId id = gather(Payload::ChunkParameters, in_.work.chunks[chunk].parameters, after);
-  ops_[id].chunk = pass.chunk;
-  ops_[id].microbatch = pass.microbatch;
-  pass_gather_[position] = id;
+  pass_gather_[position] = gather_chunk(pass.chunk, pass.microbatch, after);
 }
 
-OpId GradientSync::reduce_chunk(int chunk, OpId after) {
-  const auto at = static_cast<std::size_t>(chunk);
-  const OpId id = reduce(Payload::ChunkGradients, in_.work.chunks[at].parameters, {after});
-  ops_[id].chunk = chunk;
-  return id;
+std::optional<OpId> GradientSync::reduce_chunk(int chunk, int microbatch, OpId after) {
+  const ChunkWork& work = in_.work.chunks[static_cast<std::size_t>(chunk)];
+  std::optional<OpId> last;
+  const auto add = [&](const Copies& copies, Payload payload, std::int64_t parameters) {
+    last = reduce(copies, payload, parameters, {after});
+    ops_[*last].chunk = chunk;
+    ops_[*last].microbatch = microbatch;
+  };
+  if (dp_.communicator) add(dp_, Payload::ChunkGradients, work.parameters);
+  if (experts_.communicator && work.experts > 0) {
+    add(experts_, Payload::ExpertGradients, work.experts);
+  }
+  return last;
 }
 
 /// First the two copies of every chunk, in the order of their global stages, which is the same on
@@ -187,14 +209,11 @@ void GradientSync::reduce_mirrored(const Ops& passes) {
     op.payload = Payload::MirrorGradients;
     op.chunk = chunk;
     op.dtype = in_.plan.training.gradient_dtype;
-    op.bytes = in_.work.chunks[at].parameters * Bytes(size_of(op.dtype));
+    const ChunkWork& work = in_.work.chunks[at];
+    op.bytes = (work.parameters + work.experts) * Bytes(size_of(op.dtype));
     op.after = {has_prefetch() ? passes[last_backward_[at]] : passes.back()};
     const OpId id = ops_.push_back(std::move(op));
-    if (dp_) {
-      reduce_chunk(chunk, id);
-    } else {
-      synchronised_.push_back(id);
-    }
+    if (!reduce_chunk(chunk, kPerStep, id)) synchronised_.push_back(id);
   }
 }
 
@@ -218,9 +237,11 @@ void GradientSync::reduce_embedding(const Ops& passes) {
     op.bytes = in_.work.tied_parameters * Bytes(size_of(op.dtype));
     op.after = {ready};
     ready = ops_.push_back(std::move(op));
-    if (!dp_) synchronised_.push_back(ready);
+    if (!dp_.communicator) synchronised_.push_back(ready);
   }
-  if (dp_) reduce(Payload::EmbeddingGradients, in_.work.tied_parameters, {ready});
+  if (dp_.communicator) {
+    reduce(dp_, Payload::EmbeddingGradients, in_.work.tied_parameters, {ready});
+  }
 }
 
 /// Norms and biases saw only a shard of the sequence: their gradients are summed over tp.

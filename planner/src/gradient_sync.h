@@ -38,11 +38,20 @@ class GradientSync {
   bool is_resident() const { return zero_ == 1 || zero_ == 2; }
   bool holds_tied(int chunk) const;
 
-  program::OpId gather(program::Payload payload, std::int64_t parameters, Ops after);
-  program::OpId reduce(program::Payload payload, std::int64_t parameters, Ops after);
+  /// Ranks that hold copies of the same parameters, and their communicator; none without copies.
+  struct Copies {
+    std::optional<program::CommunicatorId> communicator;
+    std::int64_t ranks = 1;
+  };
+
+  program::OpId gather(const Copies& copies, program::Payload payload, std::int64_t parameters,
+                       Ops after);
+  program::OpId reduce(const Copies& copies, program::Payload payload, std::int64_t parameters,
+                       Ops after);
+  std::optional<program::OpId> gather_chunk(int chunk, int microbatch, const Ops& after);
   void gather_all(const Ops& after);
   void gather_for_pass(std::size_t position, const Ops& after);
-  program::OpId reduce_chunk(int chunk, program::OpId after);
+  std::optional<program::OpId> reduce_chunk(int chunk, int microbatch, program::OpId after);
   void reduce_mirrored(const Ops& passes);
   void reduce_embedding(const Ops& passes);
   void reduce_replicated(const Ops& passes);
@@ -52,8 +61,9 @@ class GradientSync {
   const StageInput& in_;
   IdVector<program::OpId, program::Op>& ops_;
   const std::vector<SchedulePass>& order_;
-  std::optional<program::CommunicatorId> dp_;
-  int zero_ = 0;  // 0 if there is nobody to share with
+  Copies dp_;       // of all but experts
+  Copies experts_;  // of experts
+  int zero_ = 0;    // 0 if there is nobody to share with
   Rhythm rhythm_ = Rhythm::PerStep;
   std::vector<std::size_t> last_backward_;                  // by chunk: position, W if in halves
   std::vector<std::optional<program::OpId>> first_gather_;  // by chunk

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "expert_laws.h"
 #include "foresail/base/error.h"
 #include "foresail/planner/layout.h"
 #include "foresail/planner/schedule.h"
@@ -75,6 +76,9 @@ class Laws {
         add("at_least_one", fmt::format("{} {}, must be at least 1", term.text, term.value));
       }
     }
+    if (layout_.etp < 0) {
+      add("etp_not_negative", fmt::format("etp {}, must be at least 0", layout_.etp));
+    }
     if (layout_.group_size < 0) {
       add("group_size_not_negative",
           fmt::format("group_size {}, must be at least 0", layout_.group_size));
@@ -94,9 +98,8 @@ class Laws {
       add("rank_order", fmt::format("rank_order {} names an axis twice, must name each once",
                                     program::to_text(layout_.rank_order)));
     }
-    if (layout_.ep != 1) {
-      add("ep_needs_experts",
-          fmt::format("ep {}, but model {} has no experts, must be 1", layout_.ep, model_.name));
+    for (BrokenLaw& law : check_experts(model_, layout_, training_)) {
+      broken_.push_back(std::move(law));
     }
     if (layout_.zero_stage < 0 || layout_.zero_stage > 3) {
       add("zero_stage", fmt::format("zero_stage {}, must be 0 to 3", layout_.zero_stage));
@@ -107,7 +110,8 @@ class Laws {
     const Term tp{fmt::format("tp {}", layout_.tp), layout_.tp};
     divides("heads_by_tp", {"heads", model_.heads}, tp);
     divides("kv_heads_by_tp", {"kv_heads", model_.kv_heads}, tp);
-    divides("ffn_by_tp", {"ffn", model_.ffn}, tp);
+    const bool has_mlp = models::expert_layers(model_) < model_.layers;
+    if (has_mlp) divides("ffn_by_tp", {"ffn", model_.ffn}, tp);
     Term stages{fmt::format("(pp {} * v {})", layout_.pp, layout_.v),
                 std::int64_t{layout_.pp} * layout_.v};
     // Mirrored chunks are copies: the model is cut once per stage.
@@ -154,6 +158,9 @@ class Laws {
       divides("sequence_by_tp_cp", length,
               {fmt::format("(tp {} * cp {})", layout_.tp, layout_.cp),
                std::int64_t{layout_.tp} * layout_.cp});
+    }
+    for (BrokenLaw& law : check_context_parallel(model_, layout_)) {
+      broken_.push_back(std::move(law));
     }
     if (layout_.cp > 1) {
       divides("sequence_by_2cp", length,

@@ -22,8 +22,11 @@ bool flag(const Yaml& node, std::string_view key) {
 }
 
 Overlap read_overlap(const Yaml& node) {
-  node.allow_only({"tp", "pp", "dp"});
-  return {.tp = flag(node, "tp"), .pp = flag(node, "pp"), .dp = flag(node, "dp")};
+  node.allow_only({"tp", "pp", "dp", "ep"});
+  return {.tp = flag(node, "tp"),
+          .pp = flag(node, "pp"),
+          .dp = flag(node, "dp"),
+          .ep = flag(node, "ep")};
 }
 
 void read_schedule(const Yaml& node, Layout& layout) {
@@ -54,7 +57,11 @@ Document schedule_document(const Layout& layout) {
 }  // namespace
 
 program::RankGrid Layout::grid() const {
-  return program::RankGrid({tp, cp, ep, dp, pp}, rank_order);
+  return program::RankGrid({tp, cp, 1, dp, pp}, rank_order);
+}
+
+program::RankGrid Layout::expert_grid() const {
+  return program::RankGrid({expert_tp(), 1, ep, expert_dp(), pp}, rank_order);
 }
 
 program::StageMap Layout::stage_map() const {
@@ -83,12 +90,17 @@ bool Layout::has_split_backward() const {
 }
 
 Layout read_layout(const Yaml& node) {
-  node.allow_only({"tp", "cp", "ep", "dp", "pp", "v", "group_size", "schedule", "microbatch_size",
-                   "sequence_parallel", "zero_stage", "recompute", "rank_order", "overlap"});
+  node.allow_only({"tp", "cp", "cp_kind", "ep", "etp", "dp", "pp", "v", "group_size", "schedule",
+                   "microbatch_size", "sequence_parallel", "zero_stage", "recompute", "rank_order",
+                   "overlap"});
   Layout layout;
   layout.tp = degree(node, "tp");
   layout.cp = degree(node, "cp");
   layout.ep = degree(node, "ep");
+  if (node.find("etp")) layout.etp = degree(node, "etp");
+  if (const auto kind = node.find("cp_kind")) {
+    layout.cp_kind = kind->as_choice<models::ContextParallel>();
+  }
   layout.dp = degree(node, "dp");
   layout.pp = degree(node, "pp");
   layout.v = degree(node, "v");
@@ -120,21 +132,29 @@ Layout read_layout(const Yaml& node) {
 }
 
 Document to_document(const Layout& layout) {
-  return {{"tp", layout.tp},
-          {"cp", layout.cp},
-          {"ep", layout.ep},
-          {"dp", layout.dp},
-          {"pp", layout.pp},
-          {"v", layout.v},
-          {"group_size", layout.group_size},
-          {"schedule", schedule_document(layout)},
-          {"microbatch_size", layout.microbatch_size},
-          {"sequence_parallel", layout.sequence_parallel},
-          {"zero_stage", layout.zero_stage},
-          {"recompute", to_string(layout.recompute)},
-          {"rank_order", program::to_text(layout.rank_order)},
-          {"overlap",
-           {{"tp", layout.overlap.tp}, {"pp", layout.overlap.pp}, {"dp", layout.overlap.dp}}}};
+  Document made = {
+      {"tp", layout.tp},
+      {"cp", layout.cp},
+      {"ep", layout.ep},
+      {"dp", layout.dp},
+      {"pp", layout.pp},
+      {"v", layout.v},
+      {"group_size", layout.group_size},
+      {"schedule", schedule_document(layout)},
+      {"microbatch_size", layout.microbatch_size},
+      {"sequence_parallel", layout.sequence_parallel},
+      {"zero_stage", layout.zero_stage},
+      {"recompute", to_string(layout.recompute)},
+      {"rank_order", program::to_text(layout.rank_order)},
+      {"overlap",
+       {{"tp", layout.overlap.tp}, {"pp", layout.overlap.pp}, {"dp", layout.overlap.dp}}}};
+  // Younger keys stand only where they say something, so that digests of older plans hold.
+  if (layout.etp != 0) made["etp"] = layout.etp;
+  if (layout.cp_kind != models::ContextParallel::AllGather) {
+    made["cp_kind"] = to_string(layout.cp_kind);
+  }
+  if (layout.overlap.ep) made["overlap"]["ep"] = true;
+  return made;
 }
 
 }  // namespace foresail::planner

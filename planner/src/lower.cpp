@@ -110,6 +110,7 @@ program::Program lower(const Plan& plan) {
   const Communicators communicators(plan);
   Program program;
   program.grid = plan.layout.grid();
+  if (plan.model.experts.count > 0) program.expert_grid = plan.layout.expert_grid();
   program.chunks = schedule.chunks;
   program.stage_map = schedule.stage_map;
   program.microbatches = schedule.microbatches;

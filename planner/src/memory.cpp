@@ -45,11 +45,12 @@ struct BucketSizes {
 BucketSizes bucket_sizes(const Plan& plan, const StageWork& work) {
   const std::int64_t ranks = gradient_ranks(plan.layout);
   const auto shard = [&](std::int64_t parameters) { return (parameters + ranks - 1) / ranks; };
+  const std::int64_t copies = expert_gradient_ranks(plan);
   BucketSizes sizes;
   for (const ChunkWork& chunk : work.chunks) {
-    sizes.chunks += chunk.parameters;
-    sizes.shards += shard(chunk.parameters);
-    sizes.largest = std::max(sizes.largest, chunk.parameters);
+    sizes.chunks += chunk.parameters + chunk.experts;
+    sizes.shards += shard(chunk.parameters) + (chunk.experts + copies - 1) / copies;
+    sizes.largest = std::max(sizes.largest, chunk.parameters + chunk.experts);
   }
   sizes.whole = sizes.chunks + work.tied_parameters;
   sizes.shard = sizes.shards + shard(work.tied_parameters);
@@ -63,14 +64,15 @@ void add_states(const Plan& plan, const StageWork& work, MemoryNeed& need) {
   // Under a pipeline all chunks accumulate until their last microbatch, so ZeRO-2 frees too late
   // to lower the peak.
   const bool has_sharded_gradients = zero == 3 || (zero == 2 && plan.layout.pp == 1);
+  const bool has_copies = gradient_ranks(plan.layout) > 1 || expert_gradient_ranks(plan) > 1;
   need.parameters = bytes.parameter * Bytes(sizes.whole);
   need.gradients = bytes.gradient * Bytes(sizes.whole);
   need.optimizer = bytes.optimizer * Bytes(zero == 0 ? sizes.whole : sizes.shard);
-  if (has_sharded_gradients && gradient_ranks(plan.layout) > 1) {
+  if (has_sharded_gradients && has_copies) {
     need.gradients = bytes.gradient * Bytes(sizes.shards + sizes.tied());
     need.buffers += bytes.gradient * Bytes(sizes.largest);
   }
-  if (zero == 3 && gradient_ranks(plan.layout) > 1) {
+  if (zero == 3 && has_copies) {
     // The chunk in use and the one that is being prefetched.
     need.parameters = bytes.parameter * Bytes(sizes.shards + sizes.tied());
     need.buffers += bytes.parameter * Bytes(std::min(2 * sizes.largest, sizes.chunks));

@@ -6,6 +6,7 @@
 #include "canonical.h"
 
 #include "check_placement.h"
+#include "expert_load.h"
 #include "foresail/base/digest.h"
 #include "foresail/base/error.h"
 #include "foresail/planner/plan.h"
@@ -79,7 +80,7 @@ Document contents(const Plan& plan) {
 
 program::Training read_training(const Yaml& node) {
   node.allow_only({"global_batch_size", "sequence_length", "precision", "gradient_dtype",
-                   "optimizer", "learning_rate", "clip", "steps", "data"});
+                   "optimizer", "learning_rate", "clip", "steps", "data", "expert_load"});
   program::Training training;
   training.global_batch_size = node.at("global_batch_size").as_integer(1, kBatchMax);
   training.sequence_length = node.at("sequence_length").as_integer(1, kBatchMax);
@@ -100,19 +101,22 @@ program::Training read_training(const Yaml& node) {
     training.steps = static_cast<int>(steps->as_integer(1, INT32_MAX));
   }
   if (const auto data = node.find("data")) training.data = data->as_string();
+  if (const auto load = node.find("expert_load")) training.expert_load = read_expert_load(*load);
   return training;
 }
 
 Document to_document(const program::Training& training) {
-  return {{"global_batch_size", training.global_batch_size},
-          {"sequence_length", training.sequence_length},
-          {"precision", to_string(training.precision)},
-          {"gradient_dtype", to_string(training.gradient_dtype)},
-          {"optimizer", to_string(training.optimizer)},
-          {"learning_rate", training.learning_rate},
-          {"clip", training.clip},
-          {"steps", training.steps},
-          {"data", training.data}};
+  Document made = {{"global_batch_size", training.global_batch_size},
+                   {"sequence_length", training.sequence_length},
+                   {"precision", to_string(training.precision)},
+                   {"gradient_dtype", to_string(training.gradient_dtype)},
+                   {"optimizer", to_string(training.optimizer)},
+                   {"learning_rate", training.learning_rate},
+                   {"clip", training.clip},
+                   {"steps", training.steps},
+                   {"data", training.data}};
+  if (!training.expert_load.empty()) made["expert_load"] = to_document(training.expert_load);
+  return made;
 }
 
 std::string Plan::digest() const {

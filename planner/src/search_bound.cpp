@@ -26,7 +26,8 @@ PlanBound::PlanBound(const Plan& plan, const PlanShape& shape, MeshCost& mesh, B
       is_split_(stages_ > 1 && plan.layout.has_split_backward()),
       microbatches_(microbatch_count(plan)),
       ranks_(gradient_ranks(plan.layout)),
-      zero_(ranks_ > 1 ? plan.layout.zero_stage : 0),
+      expert_ranks_(expert_gradient_ranks(plan)),
+      zero_(ranks_ > 1 || expert_ranks_ > 1 ? plan.layout.zero_stage : 0),
       message_(mesh.message(message_bytes(plan, program::Payload::Activation))) {
   exchange_.push_back(exchange(0));
   if (stages_ > 1) {
@@ -48,6 +49,24 @@ double PlanBound::reduce(int stage, std::int64_t parameters) const {
                   size * Bytes(size_of(plan_.training.gradient_dtype)));
 }
 
+/// Of a chunk: what all share, then its experts, on one lane.
+double PlanBound::gather_chunk(int stage, const ChunkWork& chunk) const {
+  const double shared = gather(stage, chunk.parameters);
+  if (expert_ranks_ == 1 || chunk.experts == 0) return shared;
+  const Bytes element(size_of(storage_dtype(plan_.training)));
+  return shared +
+         mesh_.edp(stage, Collective::AllGather, padded(chunk.experts, expert_ranks_) * element);
+}
+
+double PlanBound::reduce_chunk(int stage, const ChunkWork& chunk) const {
+  const double shared = reduce(stage, chunk.parameters);
+  if (expert_ranks_ == 1 || chunk.experts == 0) return shared;
+  const bool is_shared = zero_ >= 1;
+  const std::int64_t size = is_shared ? padded(chunk.experts, expert_ranks_) : chunk.experts;
+  return shared + mesh_.edp(stage, is_shared ? Collective::ReduceScatter : Collective::AllReduce,
+                            size * Bytes(size_of(plan_.training.gradient_dtype)));
+}
+
 PlanBound::Exchange PlanBound::exchange(int stage) const {
   const StageShape& shape = shape_.of(stage, stages_);
   const bool has_overlap = plan_.layout.overlap.dp;
@@ -59,9 +78,9 @@ PlanBound::Exchange PlanBound::exchange(int stage) const {
     if (has_overlap) {
       // The tied matrix comes first where chunk 0 uses it: on stage 0.
       const double tied = stage == 0 ? gathers : 0;
-      made.gather_first = tied + gather(stage, shape.work.chunks.front().parameters);
+      made.gather_first = tied + gather_chunk(stage, shape.work.chunks.front());
     }
-    for (const ChunkWork& chunk : shape.work.chunks) gathers += gather(stage, chunk.parameters);
+    for (const ChunkWork& chunk : shape.work.chunks) gathers += gather_chunk(stage, chunk);
   }
   add_per_pass(stage, shape, made);
   made.behind = behind(stage, shape);
@@ -70,7 +89,7 @@ PlanBound::Exchange PlanBound::exchange(int stage) const {
   if (!has_overlap) made.finish += gathers;
   if (has_overlap) made.gathers = gathers;
   made.last = reduce(stage, shape.work.tied_parameters);
-  if (ranks_ > 1) made.last += replicated_sum(shape);
+  if (has_reductions(shape)) made.last += replicated_sum(shape);
   return made;
 }
 
@@ -82,10 +101,10 @@ void PlanBound::add_per_pass(int stage, const StageShape& shape, Exchange& made)
   double largest_gather = 0;
   double largest = 0;
   for (const ChunkWork& chunk : shape.work.chunks) {
-    const double one_gather = zero_ == 3 ? gather(stage, chunk.parameters) : 0;
+    const double one_gather = zero_ == 3 ? gather_chunk(stage, chunk) : 0;
     gathers += 2 * one_gather;
     largest_gather = std::max(largest_gather, one_gather);
-    const double one = reduce(stage, chunk.parameters);
+    const double one = reduce_chunk(stage, chunk);
     reductions += one;
     largest = std::max(largest, one);
   }
@@ -104,12 +123,12 @@ double PlanBound::chunks_behind(int stage, const StageShape& shape) const {
   double least = std::numeric_limits<double>::infinity();
   double all = 0;
   for (const ChunkWork& chunk : shape.work.chunks) {
-    const double one = reduce(stage, chunk.parameters);
+    const double one = reduce_chunk(stage, chunk);
     least = std::min(least, one);
     all += one;
   }
   // On stage 0 the last whole backward pass is that of chunk 0, the model's first.
-  if (stage == 0 && !is_split_) least = reduce(stage, shape.work.chunks.front().parameters);
+  if (stage == 0 && !is_split_) least = reduce_chunk(stage, shape.work.chunks.front());
   const bool is_per_step = zero_ < 2 || (zero_ == 2 && stages_ > 1);
   return is_per_step && !plan_.layout.overlap.dp ? all : least;
 }
@@ -121,10 +140,11 @@ double PlanBound::mirrored_behind(int stage, const StageShape& shape) const {
   double replicas = 0;  // end of the last reduction of replicas
   for (int at = 0; at < 2; ++at) {
     const int chunk = stage < stages_ / 2 ? at : 1 - at;  // as GradientSync orders them
-    const std::int64_t parameters = shape.work.chunks[static_cast<std::size_t>(chunk)].parameters;
-    const Bytes bytes = parameters * Bytes(size_of(plan_.training.gradient_dtype));
+    const ChunkWork& work = shape.work.chunks[static_cast<std::size_t>(chunk)];
+    const Bytes bytes =
+        (work.parameters + work.experts) * Bytes(size_of(plan_.training.gradient_dtype));
     const double own = mesh_.mirror(stage, bytes);
-    const double shared = reduce(stage, parameters);
+    const double shared = reduce_chunk(stage, work);
     copies += own;
     replicas = std::max(replicas, copies) + shared;
     least = std::min(least, own + shared);
@@ -146,7 +166,7 @@ double PlanBound::behind(int stage, const StageShape& shape) const {
   }
   // Behind the last reduction; without one, behind the last pass.
   const double summed = replicated_sum(shape);
-  return ranks_ > 1 ? time + summed : std::max(time, summed);
+  return has_reductions(shape) ? time + summed : std::max(time, summed);
 }
 
 /// Of the gradients that all tp ranks hold, over tp.
@@ -227,7 +247,8 @@ std::vector<double> PlanBound::ends() const {
 double PlanBound::lane_end(int stage, const PassOrder& order,
                            const std::vector<double>& end) const {
   const bool is_per_step = zero_ < 2 || (zero_ == 2 && stages_ > 1);
-  if (ranks_ == 1 || !plan_.layout.overlap.dp || !is_per_step) return 0;
+  if (!has_reductions(shape_.of(stage, stages_))) return 0;
+  if (!plan_.layout.overlap.dp || !is_per_step) return 0;
   if (map_ == program::StageMap::Mirrored) return 0;
   const StageShape& shape = shape_.of(stage, stages_);
   std::vector<std::pair<double, std::size_t>> ready(shape.work.chunks.size());
@@ -238,7 +259,7 @@ double PlanBound::lane_end(int stage, const PassOrder& order,
   std::ranges::sort(ready);
   double lane = (stage == 0 ? exchange_.front() : exchange_.back()).gathers;
   for (const auto& [passed, chunk] : ready) {
-    lane = std::max(lane, passed) + reduce(stage, shape.work.chunks[chunk].parameters);
+    lane = std::max(lane, passed) + reduce_chunk(stage, shape.work.chunks[chunk]);
   }
   return lane;
 }

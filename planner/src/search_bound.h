@@ -79,6 +79,12 @@ class PlanBound {
   double lane_end(int stage, const PassOrder& order, const std::vector<double>& end) const;
   double finish(const std::vector<double>& ends, const std::vector<double>& lane_ends) const;
   double gather(int stage, std::int64_t parameters) const;
+  double gather_chunk(int stage, const ChunkWork& chunk) const;
+  double reduce_chunk(int stage, const ChunkWork& chunk) const;
+  /// Whether any gradient of the stage is reduced over replicas.
+  bool has_reductions(const StageShape& shape) const {
+    return ranks_ > 1 || (expert_ranks_ > 1 && shape.work.experts() > 0);
+  }
   double reduce(int stage, std::int64_t parameters) const;
   bool is_first_or_last(int stage) const { return stage == 0 || stage == stages_ - 1; }
 
@@ -90,6 +96,7 @@ class PlanBound {
   bool is_split_;  // some backward passes may come in halves
   double microbatches_;
   std::int64_t ranks_;              // that reduce together
+  std::int64_t expert_ranks_;       // the same of experts
   int zero_;                        // 0 if there is nobody to share with
   double message_;                  ///< of an activation: gradients may be larger, never smaller
   std::vector<Exchange> exchange_;  // of the first and the last stage

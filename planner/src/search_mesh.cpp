@@ -1,6 +1,7 @@
 #include "search_mesh.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <set>
 #include <utility>
@@ -66,8 +67,18 @@ MeshCost::MeshCost(const Plan& plan, const program::CostModel& cost)
                     plan.network.qps_per_connection) {
   const RankGrid grid = plan.layout.grid();
   tp_ = distinct_groups(plan, grid, {Axis::Tp});
-  cp_ = distinct_groups(plan, grid, {Axis::Cp});
+  groups_["tp"] = tp_;
+  groups_["cp"] = distinct_groups(plan, grid, {Axis::Cp});
   const int stages = plan.layout.pp;
+  if (plan.model.experts.count > 0) {
+    const RankGrid experts = plan.layout.expert_grid();
+    groups_["etp"] = distinct_groups(plan, experts, {Axis::Tp});
+    groups_["ep"] = distinct_groups(plan, experts, {Axis::Ep});
+    groups_["etp_ep"] = distinct_groups(plan, experts, {Axis::Tp, Axis::Ep});
+    for (int stage = 0; stage < stages; ++stage) {
+      edp_.push_back(devices_of(plan, experts.group(first_of(experts, stage), {Axis::Dp})));
+    }
+  }
   const auto device = [&](int stage) { return plan.placement.device_of[first_of(grid, stage)]; };
   for (int stage = 0; stage < stages; ++stage) {
     dp_.push_back(devices_of(plan, grid.group(first_of(grid, stage), {Axis::Dp, Axis::Cp})));
@@ -85,13 +96,14 @@ double MeshCost::kernel(const Kernel& kernel) const {
   if (kernel.kind != KernelKind::Collective) {
     return to_seconds(cost_.kernel(kernel, world_.front()));
   }
-  return least(kernel.lane, kernel.collective, kernel.bytes);
+  return least(program::communicator_of(kernel), kernel.collective, kernel.bytes);
 }
 
-double MeshCost::least(Lane lane, Collective kind, Bytes bytes) const {
-  const auto [known, is_new] = least_known_.try_emplace({lane, kind, bytes.count()}, 0.0);
+double MeshCost::least(std::string_view communicator, Collective kind, Bytes bytes) const {
+  const auto [known, is_new] =
+      least_known_.try_emplace({std::string(communicator), kind, bytes.count()}, 0.0);
   if (!is_new) return known->second;
-  const std::vector<Devices>& groups = lane == Lane::Cp ? cp_ : tp_;
+  const std::vector<Devices>& groups = groups_.find(communicator)->second;
   double best = groups.empty() ? 0 : std::numeric_limits<double>::infinity();
   for (const Devices& devices : groups) {
     best = std::min(best, to_seconds(cost_.collective(kind, bytes, devices)));
@@ -123,6 +135,12 @@ double MeshCost::free_of_sharing(Collective kind, Bytes bytes, const Devices& de
 double MeshCost::dp(int stage, Collective kind, Bytes bytes) {
   const auto [known, is_new] = dp_known_.try_emplace({stage, kind, bytes.count()}, 0.0);
   if (is_new) known->second = free_of_sharing(kind, bytes, dp_[static_cast<std::size_t>(stage)]);
+  return known->second;
+}
+
+double MeshCost::edp(int stage, Collective kind, Bytes bytes) {
+  const auto [known, is_new] = edp_known_.try_emplace({stage, kind, bytes.count()}, 0.0);
+  if (is_new) known->second = free_of_sharing(kind, bytes, edp_[static_cast<std::size_t>(stage)]);
   return known->second;
 }
 
@@ -168,11 +186,34 @@ ShapeCache::SplitParts& ShapeCache::parts(const Plan& plan) {
   if (!is_new) return split->second;
   ModelParts& sizes = split->second.sizes;
   sizes = model_parts(plan);
-  for (models::Work* work : {&sizes.layer, &sizes.embedding, &sizes.head}) {
-    work->forward = {};
-    work->backward = {};
-  }
+  const auto forget_kernels = [](models::Work& work) {
+    work.forward = {};
+    work.backward = {};
+  };
+  for (models::Work& layer : sizes.layers) forget_kernels(layer);
+  forget_kernels(sizes.embedding);
+  forget_kernels(sizes.head);
   return split->second;
+}
+
+std::vector<int> ShapeCache::stages_apart(const Plan& plan, const std::vector<int>& kinds) {
+  const int stages = plan.layout.pp;
+  const auto kinds_of = [&](int stage) {
+    std::vector<std::vector<int>> of;
+    for (int chunk = 0; chunk < chunk_count(plan); ++chunk) {
+      const StagePart part = stage_part(plan, stage, chunk);
+      of.emplace_back(kinds.begin() + part.first_layer, kinds.begin() + part.end_layer);
+    }
+    return of;
+  };
+  const bool is_one_kind = std::ranges::adjacent_find(kinds, std::not_equal_to{}) == kinds.end();
+  std::vector<int> apart;
+  if (stages < 4 || is_one_kind) return apart;
+  for (int stage = 2; stage + 1 < stages && apart.empty(); ++stage) {
+    if (kinds_of(stage) == kinds_of(1)) continue;
+    for (int each = 0; each < stages; ++each) apart.push_back(each);
+  }
+  return apart;
 }
 
 const PlanShape& ShapeCache::sizes(const Plan& plan) {
@@ -184,6 +225,9 @@ const PlanShape& ShapeCache::sizes(const Plan& plan) {
   made.first.work = stage_work(plan, 0, sizes, KernelLists::LeftOut);
   if (stages > 2) made.middle.work = stage_work(plan, 1, sizes, KernelLists::LeftOut);
   if (stages > 1) made.last.work = stage_work(plan, stages - 1, sizes, KernelLists::LeftOut);
+  for (const int stage : stages_apart(plan, sizes.kind)) {
+    made.each.emplace_back().work = stage_work(plan, stage, sizes, KernelLists::LeftOut);
+  }
   return made;
 }
 
@@ -197,6 +241,9 @@ const PlanShape& ShapeCache::shape(const Plan& plan) {
   add_times(plan, 0, split, made.first);
   if (stages > 2) add_times(plan, 1, split, made.middle);
   if (stages > 1) add_times(plan, stages - 1, split, made.last);
+  for (std::size_t stage = 0; stage < made.each.size(); ++stage) {
+    add_times(plan, static_cast<int>(stage), split, made.each[stage]);
+  }
   made.is_timed = true;
   return made;
 }
@@ -216,7 +263,10 @@ void ShapeCache::price(const Plan& plan, Backward kind, SplitParts& parts) const
     passes.backward_weight = price_part(halves.weight, of_kernel);
   };
   const ModelParts model = model_parts(plan);
-  add(model.layer, parts.layer);
+  parts.layers.resize(model.layers.size());
+  for (std::size_t at = 0; at < model.layers.size(); ++at) {
+    add(model.layers[at], parts.layers[at]);
+  }
   add(model.embedding, parts.embedding);
   add(model.head, parts.head);
   if (has_input_gather(plan, program::Payload::Activation)) {
@@ -250,21 +300,26 @@ double ShapeCache::backward_seconds(const StagePart& part, const SplitParts& par
   };
   if (!part.has_head && half != &Passes::backward_weight) append(parts.gradient_gather);
   if (part.has_head) append(parts.head.*half);
-  for (int at = part.first_layer; at < part.end_layer; ++at) append(parts.layer.*half);
+  for (int at = part.end_layer - 1; at >= part.first_layer; --at) {
+    append(parts.layers[static_cast<std::size_t>(parts.kind(at))].*half);
+  }
   if (part.has_embedding) append(parts.embedding.*half);
   return clock.seconds(host_per_kernel_s_);
 }
 
 ShapeCache::ChunkSeconds ShapeCache::chunk_seconds(const StagePart& part, Backward backward,
                                                    SplitParts& parts) const {
-  const int layers = part.end_layer - part.first_layer;
-  const std::tuple key{layers, part.has_embedding, part.has_head, backward};
+  const std::vector<int> kinds(parts.sizes.kind.begin() + part.first_layer,
+                               parts.sizes.kind.begin() + part.end_layer);
+  const std::tuple key{kinds, part.has_embedding, part.has_head, backward};
   const auto known = parts.known.find(key);
   if (known != parts.known.end()) return known->second;
   PassClock forward(constants_);
   if (!part.has_embedding) forward.append(parts.gather);
   if (part.has_embedding) forward.append(parts.embedding.forward);
-  for (int layer = 0; layer < layers; ++layer) forward.append(parts.layer.forward);
+  for (const int kind : kinds) {
+    forward.append(parts.layers[static_cast<std::size_t>(kind)].forward);
+  }
   if (part.has_head) forward.append(parts.head.forward);
   ChunkSeconds made;
   made.forward = forward.seconds(host_per_kernel_s_);

@@ -28,6 +28,8 @@ class MeshCost {
   double message(Bytes bytes);
   /// Collectives of the end of the step, of the replica 0's rank 0 on `stage`; 0 for one member.
   double dp(int stage, Collective kind, Bytes bytes);
+  /// The same of experts.
+  double edp(int stage, Collective kind, Bytes bytes);
   double embedding(Bytes bytes);
   /// All-reduce of a mirrored schedule between `stage` and its mirror image.
   double mirror(int stage, Bytes bytes);
@@ -37,19 +39,21 @@ class MeshCost {
  private:
   using Devices = std::vector<DeviceId>;
   double free_of_sharing(Collective kind, Bytes bytes, const Devices& devices) const;
-  double least(Lane lane, Collective kind, Bytes bytes) const;
+  double least(std::string_view communicator, Collective kind, Bytes bytes) const;
 
   const program::CostModel& cost_;
   std::int64_t shared_below_;  // bytes, see free_of_sharing
-  std::vector<Devices> tp_, cp_;
-  std::vector<Devices> dp_;  // by stage
+  std::vector<Devices> tp_;
+  /// Groups of what passes exchange, by communicator.
+  std::map<std::string, std::vector<Devices>, std::less<>> groups_;
+  std::vector<Devices> dp_, edp_;  // by stage
   std::vector<std::pair<DeviceId, DeviceId>> neighbours_;
   Devices embedding_, world_;
   double scalars_ = -1;
   std::map<std::int64_t, double> messages_;
-  std::map<std::tuple<int, Collective, std::int64_t>, double> dp_known_;
+  std::map<std::tuple<int, Collective, std::int64_t>, double> dp_known_, edp_known_;
   std::map<std::int64_t, double> tp_known_, embedding_known_;
-  mutable std::map<std::tuple<Lane, Collective, std::int64_t>, double> least_known_;
+  mutable std::map<std::tuple<std::string, Collective, std::int64_t>, double> least_known_;
 };
 
 /// One kind of stage: the first, the last, or one between them.
@@ -61,8 +65,10 @@ struct StageShape {
 };
 struct PlanShape {
   StageShape first, middle, last;  ///< with one stage all is in `first`
+  std::vector<StageShape> each;    ///< by stage, if those in the middle differ; else empty
   bool is_timed = false;
   const StageShape& of(int stage, int stages) const {
+    if (!each.empty()) return each[static_cast<std::size_t>(stage)];
     if (stage == 0) return first;
     return stage == stages - 1 ? last : middle;
   }
@@ -94,18 +100,22 @@ class ShapeCache {
   };
   enum class Backward { Whole, Split };
   struct SplitParts {
-    ModelParts sizes;  // without kernels
-    Passes layer, embedding, head;
+    ModelParts sizes;            // without kernels
+    std::vector<Passes> layers;  // by kind
+    Passes embedding, head;
     PricedPart gather;           ///< of a sharded activation
     PricedPart gradient_gather;  ///< of a sharded gradient; empty where gradients travel whole
     bool is_priced = false, has_halves = false;
-    std::map<std::tuple<int, bool, bool, Backward>, ChunkSeconds> known;
+    std::map<std::tuple<std::vector<int>, bool, bool, Backward>, ChunkSeconds> known;
+    int kind(int layer) const { return sizes.kind[static_cast<std::size_t>(layer)]; }
   };
   using Key = std::pair<SplitKey, ChunkKey>;
   static Key key_of(const Plan& plan);
   SplitParts& parts(const Plan& plan);
   void price(const Plan& plan, Backward kind, SplitParts& parts) const;
   void add_times(const Plan& plan, int stage, SplitParts& parts, StageShape& shape) const;
+  /// Stages of which each stands for itself; empty if those in the middle are alike.
+  static std::vector<int> stages_apart(const Plan& plan, const std::vector<int>& kinds);
   ChunkSeconds chunk_seconds(const StagePart& part, Backward backward, SplitParts& parts) const;
   double backward_seconds(const StagePart& part, const SplitParts& parts,
                           PricedPart Passes::*half) const;

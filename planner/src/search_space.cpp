@@ -34,7 +34,9 @@ std::vector<BrokenLaw> degree_laws(const SearchProblem& problem, const Mesh& mes
   program::Training training = problem.base.training;
   training.global_batch_size = mesh.layout.dp;  // the batch is a matter of the microbatch size too
   std::vector<BrokenLaw> broken = check_laws(problem.base.model, mesh.layout, training, mesh.gpus);
-  std::erase_if(broken, [](const BrokenLaw& law) { return law.name == "passes_max"; });
+  std::erase_if(broken, [](const BrokenLaw& law) {
+    return law.name == "passes_max" || law.name == "experts_need_sequence_parallel";
+  });
   return broken;
 }
 
@@ -45,6 +47,20 @@ SearchSpace completed(const SearchProblem& problem) {
   const int devices = problem.base.cluster.nodes * problem.base.cluster.node.devices;
   fill(space.gpus, {devices});
   fill(space.cp, {1});
+  fill(space.cp_kind, {models::ContextParallel::Ring, models::ContextParallel::AllGather,
+                       models::ContextParallel::AllToAll});
+  const int experts = problem.base.model.experts.count;
+  if (space.ep.empty()) space.ep = experts > 0 ? divisors(experts, experts) : std::vector<int>{1};
+  if (experts == 0) {
+    fill(space.etp, {0});
+  } else {
+    fill(space.etp, {0, 1});
+  }
+  if (problem.base.model.experts.shared == 0) {
+    fill(space.overlap_ep, {0});
+  } else {
+    fill(space.overlap_ep, {1, 0});
+  }
   fill(space.microbatch_size, {1, 2, 4, 8, 16});
   fill(space.sequence_parallel, {1, 0});
   fill(space.zero_stage, {0, 1, 2, 3});
@@ -133,6 +149,31 @@ class MeshList {
           if (dps.empty()) dps = {std::max(1, static_cast<int>(rest))};
           for (const int dp : dps) {
             mesh.layout.dp = dp;
+            add_experts(mesh);
+          }
+        }
+      }
+    }
+  }
+
+  /// What experts and the ranks of a sequence do: part of the mesh, since it decides who exchanges
+  /// what with whom.
+  void add_experts(Mesh mesh) {
+    // Without cp there is one kind, which all stand for.
+    std::vector<models::ContextParallel> kinds = space_.cp_kind;
+    if (mesh.layout.cp == 1) kinds = {models::ContextParallel::AllGather};
+    for (const models::ContextParallel kind : kinds) {
+      for (const int ep : space_.ep) {
+        for (const int etp : space_.etp) {
+          if (etp == mesh.layout.tp && is_tp_listed()) {
+            count_equivalent(mesh);
+            continue;
+          }
+          for (const int overlaps : space_.overlap_ep) {
+            mesh.layout.cp_kind = kind;
+            mesh.layout.ep = ep;
+            mesh.layout.etp = etp;
+            mesh.layout.overlap.ep = overlaps != 0;
             add(mesh);
           }
         }
@@ -140,10 +181,23 @@ class MeshList {
     }
   }
 
-  void add(const Mesh& mesh) {
+  /// Whether experts cut like all else are tried under the name 0.
+  bool is_tp_listed() const { return std::ranges::find(space_.etp, 0) != space_.etp.end(); }
+
+  std::int64_t layouts_of(const Mesh& mesh) const {
     const models::Model& model = problem_.base.model;
+    return layouts_per_mesh(space_, chunk_choices(space_, model, mesh.layout.pp).size());
+  }
+
+  void count_equivalent(const Mesh& mesh) {
     const std::int64_t layouts =
-        layouts_per_mesh(space_, chunk_choices(space_, model, mesh.layout.pp).size());
+        layouts_of(mesh) * static_cast<std::int64_t>(space_.overlap_ep.size());
+    outcome_.enumerated += layouts;
+    outcome_.equivalent += layouts;
+  }
+
+  void add(const Mesh& mesh) {
+    const std::int64_t layouts = layouts_of(mesh);
     outcome_.enumerated += layouts;
     if (outcome_.enumerated > kLayoutsMax) {
       throw Error(ErrorCode::InvalidInput,
@@ -176,6 +230,7 @@ Layout plain_form(const Layout& layout, const models::Stack& stack) {
   Layout plain = layout;
   const bool has_replicas = layout.dp * layout.cp > 1;
   if (layout.tp == 1) plain.overlap.tp = false;
+  if (layout.etp == layout.tp) plain.etp = 0;
   if (layout.pp == 1) {
     plain.overlap.pp = false;
     plain.schedule = ScheduleKind::OneForwardOneBackward;

@@ -14,7 +14,7 @@ SearchSpace completed(const SearchProblem& problem);
 
 /// Degrees, rank order and placement; all else of a layout is free.
 struct Mesh {
-  Layout layout;  ///< tp, cp, pp, dp, rank_order
+  Layout layout;  ///< tp, cp, cp_kind, ep, etp, pp, dp, rank_order, overlap.ep
   int gpus = 1;
   int placement = 0;
 };

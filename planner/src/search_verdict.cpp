@@ -29,6 +29,10 @@ Mesh mesh_of(const Layout& layout, int placement) {
   Mesh mesh;
   mesh.layout.tp = layout.tp;
   mesh.layout.cp = layout.cp;
+  mesh.layout.cp_kind = layout.cp_kind;
+  mesh.layout.ep = layout.ep;
+  mesh.layout.etp = layout.etp;
+  mesh.layout.overlap.ep = layout.overlap.ep;
   mesh.layout.pp = layout.pp;
   mesh.layout.dp = layout.dp;
   mesh.layout.rank_order = layout.rank_order;
@@ -113,6 +117,15 @@ std::vector<Layout> neighbours(const SearchProblem& problem, const Layout& layou
       },
       out);
   vary(chunk_choices(space, model, layout.pp), layout, chunks, out);
+  vary(
+      space.ep, layout, [](Layout& m, int ep) { m.ep = ep; }, out);
+  vary(
+      space.etp, layout, [](Layout& m, int etp) { m.etp = etp; }, out);
+  if (layout.cp > 1) {
+    vary(
+        space.cp_kind, layout, [](Layout& m, models::ContextParallel kind) { m.cp_kind = kind; },
+        out);
+  }
   vary(
       space.microbatch_size, layout, [](Layout& m, std::int64_t size) { m.microbatch_size = size; },
       out);

@@ -6,6 +6,7 @@
 #include "foresail/base/error.h"
 #include "foresail/models/operators.h"
 #include "foresail/planner/plan.h"
+#include "stage_work.h"
 
 namespace foresail::planner {
 namespace {
@@ -21,16 +22,16 @@ std::vector<int> bucket_starts(const Plan& plan) {
   const Layout& layout = plan.layout;
   const int layers = plan.model.layers;
   std::vector<int> starts;
-  const bool has_sync = std::int64_t{layout.dp} * layout.cp > 1;
+  const bool has_sync = std::int64_t{layout.dp} * layout.cp > 1 || expert_gradient_ranks(plan) > 1;
   if (has_sync && layout.zero_stage == 3) {
     for (int layer = 0; layer < layers; ++layer) starts.push_back(layer);
     return starts;
   }
   if (!has_sync || !layout.overlap.dp) return {0};
-  const std::int64_t layer_size = models::layer_parameters(plan.model, layout.tp).total();
   std::int64_t size = models::head_parameters(plan.model, layout.tp, false).total();
   for (int layer = layers - 1; layer > 0; --layer) {
-    size += layer_size;
+    const models::RankParameters held = layer_parameters(plan, layer);
+    size += held.total() + held.experts;
     if (size < bucket_size_min(layout)) continue;
     starts.push_back(layer);
     size = 0;

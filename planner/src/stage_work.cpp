@@ -16,6 +16,10 @@ models::Split split_of(const Plan& plan) {
   split.dtype = plan.training.precision;
   split.recompute = plan.layout.recompute;
   split.overlap_tp = plan.layout.overlap.tp;
+  split.context_parallel = plan.layout.cp_kind;
+  split.ep = plan.layout.ep;
+  split.expert_tp = plan.layout.expert_tp();
+  split.overlap_ep = plan.layout.overlap.ep;
   split.stack = plan.stack;
   return split;
 }
@@ -25,6 +29,15 @@ std::vector<Kernel> with_input_gather(const Plan& plan, const std::vector<Kernel
   std::vector<Kernel> list{input_gather(plan)};
   models::append(list, kernels);
   return list;
+}
+
+/// Shares of the experts of a layer; empty if all get equally many tokens.
+std::vector<double> load_of(const Plan& plan, int layer) {
+  const auto& rows = plan.training.expert_load;
+  if (rows.size() < 2) return rows.empty() ? std::vector<double>{} : rows.front();
+  std::size_t row = 0;
+  for (int before = 0; before < layer; ++before) row += models::has_experts(plan.model, before);
+  return rows[row];
 }
 
 /// Collects the parts of one chunk in the order in which a forward pass meets them.
@@ -41,6 +54,7 @@ class ChunkBuilder {
     chunk_.working_set = std::max(chunk_.working_set, work.working_set);
     chunk_.parameters += parameters.total();
     chunk_.replicated += parameters.replicated;
+    chunk_.experts += parameters.experts;
   }
   ChunkWork finish() {
     for (auto work = backward_.rbegin(); work != backward_.rend(); ++work) {
@@ -69,6 +83,12 @@ std::int64_t StageWork::replicated() const {
   return sum;
 }
 
+std::int64_t StageWork::experts() const {
+  std::int64_t sum = 0;
+  for (const ChunkWork& chunk : chunks) sum += chunk.experts;
+  return sum;
+}
+
 Kernel input_gather(const Plan& plan) {
   Kernel gather;
   gather.kind = KernelKind::Collective;
@@ -82,8 +102,43 @@ Kernel input_gather(const Plan& plan) {
 
 ModelParts model_parts(const Plan& plan) {
   const models::Split split = split_of(plan);
-  return {models::layer_work(plan.model, split), models::embedding_work(plan.model, split),
-          models::head_work(plan.model, split)};
+  ModelParts parts;
+  parts.kind = layer_kinds(plan);
+  const int kinds = 1 + *std::ranges::max_element(parts.kind);
+  for (int kind = 0; kind < kinds; ++kind) {
+    const auto first = std::ranges::find(parts.kind, kind) - parts.kind.begin();
+    if (!models::has_experts(plan.model, static_cast<int>(first))) {
+      parts.layers.push_back(models::layer_work(plan.model, split));
+      continue;
+    }
+    parts.layers.push_back(
+        models::expert_layer_work(plan.model, split, load_of(plan, static_cast<int>(first))));
+  }
+  parts.embedding = models::embedding_work(plan.model, split);
+  parts.head = models::head_work(plan.model, split);
+  return parts;
+}
+
+std::vector<int> layer_kinds(const Plan& plan) {
+  std::vector<int> kinds;
+  std::vector<std::pair<bool, std::vector<double>>> known;
+  for (int layer = 0; layer < plan.model.layers; ++layer) {
+    const bool is_mixture = models::has_experts(plan.model, layer);
+    std::pair<bool, std::vector<double>> key{is_mixture, {}};
+    if (is_mixture) key.second = load_of(plan, layer);
+    const auto at = std::ranges::find(known, key);
+    kinds.push_back(static_cast<int>(at - known.begin()));
+    if (at == known.end()) known.push_back(std::move(key));
+  }
+  return kinds;
+}
+
+models::RankParameters layer_parameters(const Plan& plan, int layer) {
+  const Layout& layout = plan.layout;
+  if (!models::has_experts(plan.model, layer)) {
+    return models::layer_parameters(plan.model, layout.tp);
+  }
+  return models::expert_layer_parameters(plan.model, layout.tp, layout.ep, layout.expert_tp());
 }
 
 StageWork stage_work(const Plan& plan, int stage) {
@@ -108,7 +163,7 @@ StageWork stage_work(const Plan& plan, int stage, const ModelParts& parts, Kerne
       builder.add(parts.embedding, owned);
     }
     for (int at = part.first_layer; at < part.end_layer; ++at) {
-      builder.add(parts.layer, models::layer_parameters(plan.model, tp));
+      builder.add(parts.layer(at), layer_parameters(plan, at));
     }
     if (part.has_head) {
       const bool has_copy = has_bucket && !has_matrix;
@@ -137,7 +192,10 @@ StageWork stage_work(const Plan& plan, int stage, const ModelParts& parts, Kerne
 Kernel optimizer_kernel(const Plan& plan, const StageWork& work) {
   const std::int64_t ranks = plan.layout.zero_stage == 0 ? 1 : gradient_ranks(plan.layout);
   std::int64_t parameters = (work.tied_parameters + ranks - 1) / ranks;
-  for (const ChunkWork& chunk : work.chunks) parameters += (chunk.parameters + ranks - 1) / ranks;
+  const std::int64_t copies = plan.layout.zero_stage == 0 ? 1 : expert_gradient_ranks(plan);
+  for (const ChunkWork& chunk : work.chunks) {
+    parameters += (chunk.parameters + ranks - 1) / ranks + (chunk.experts + copies - 1) / copies;
+  }
   Kernel kernel;
   kernel.kind = KernelKind::Optimizer;
   kernel.name = "optimizer";
@@ -170,6 +228,10 @@ Schedule make_schedule(const Plan& plan) {
 
 int gradient_ranks(const Layout& layout) {
   return layout.dp * layout.cp;
+}
+
+int expert_gradient_ranks(const Plan& plan) {
+  return plan.model.experts.count > 0 ? plan.layout.expert_dp() : 1;
 }
 
 Bytes activation_bytes(const Plan& plan) {

@@ -24,6 +24,7 @@ struct ChunkWork {
   Bytes working_set;            ///< largest transient of a pass
   std::int64_t parameters = 0;  ///< on one rank, in this chunk's own gradient bucket
   std::int64_t replicated = 0;  ///< of these, equal on all tp ranks
+  std::int64_t experts = 0;     ///< parameters of routed experts, in a bucket of their own
 };
 
 /// One stage class.
@@ -32,16 +33,26 @@ struct StageWork {
   /// The tied word matrix on one rank if it is a bucket of its own on this stage, else 0.
   std::int64_t tied_parameters = 0;
 
-  std::int64_t parameters() const;
+  std::int64_t parameters() const;  ///< but the routed experts
   std::int64_t replicated() const;
+  std::int64_t experts() const;
 };
 
 StageWork stage_work(const Plan& plan, int stage);
 
 /// The parts that every chunk is made of, each once.
 struct ModelParts {
-  models::Work layer, embedding, head;
+  std::vector<models::Work> layers;  ///< by kind
+  std::vector<int> kind;             ///< by layer of the model
+  models::Work embedding, head;
+  const models::Work& layer(int at) const {
+    return layers[static_cast<std::size_t>(kind[static_cast<std::size_t>(at)])];
+  }
 };
+/// Kinds of layers: with an MLP, or with experts under one row of training.expert_load. Two layers
+/// of one kind are equal.
+std::vector<int> layer_kinds(const Plan& plan);
+models::RankParameters layer_parameters(const Plan& plan, int layer);
 ModelParts model_parts(const Plan& plan);
 
 /// Whether a chunk's kernels are listed, or only its sizes are counted (many times faster).
@@ -68,8 +79,9 @@ DType storage_dtype(const program::Training& training);
 int microbatch_count(const Plan& plan);
 /// The order in which every stage runs its passes.
 Schedule make_schedule(const Plan& plan);
-/// Ranks that reduce gradients together: dp * cp.
+/// Ranks that reduce gradients together: dp * cp; those of experts: edp, or 1 if there are none.
 int gradient_ranks(const Layout& layout);
+int expert_gradient_ranks(const Plan& plan);
 
 /// Activations T * h * e of one microbatch on a whole tp group, T = sequence * microbatch / cp.
 Bytes activation_bytes(const Plan& plan);

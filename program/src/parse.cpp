@@ -42,6 +42,8 @@ class Parser {
  private:
   void parse_line(LineReader& line);
   void parse_grid(LineReader& line);
+  void parse_expert_grid(LineReader& line);
+  static RankGrid take_grid(LineReader& line);
   void parse_communicator(LineReader& line);
   void parse_kernel_list(LineReader& line);
   void parse_kernel(LineReader& line);
@@ -77,8 +79,7 @@ class Parser {
   int line_ = 0;
 };
 
-void Parser::parse_grid(LineReader& line) {
-  demand(line, !has_grid_, "no other grid");
+RankGrid Parser::take_grid(LineReader& line) {
   Coordinates sizes{};
   std::int64_t world = 1;
   for (const auto& [axis, name] : kNames<Axis>) {
@@ -91,11 +92,33 @@ void Parser::parse_grid(LineReader& line) {
   line.expect("order");
   const std::string order = line.take("rank order");
   try {
-    program_.grid = RankGrid(sizes, parse_rank_order(order));
+    return {sizes, parse_rank_order(order)};
   } catch (const Error& error) {
     line.fail(error.what());
   }
+}
+
+void Parser::parse_grid(LineReader& line) {
+  demand(line, !has_grid_, "no other grid");
+  program_.grid = take_grid(line);
   has_grid_ = true;
+}
+
+void Parser::parse_expert_grid(LineReader& line) {
+  demand(line, has_grid_, "grid");
+  demand(line, !program_.expert_grid, "no other expert_grid");
+  demand(line, program_.communicators.empty(), "no communicator");
+  program_.expert_grid = take_grid(line);
+  const RankGrid& grid = program_.grid;
+  const RankGrid& experts = *program_.expert_grid;
+  if (experts.world_size() != grid.world_size()) {
+    line.fail(fmt::format("expert_grid has {} ranks, but grid {}", experts.world_size(),
+                          grid.world_size()));
+  }
+  if (experts.size(Axis::Pp) != grid.size(Axis::Pp) ||
+      experts.groups({Axis::Pp}) != grid.groups({Axis::Pp})) {
+    line.fail("the pipelines of expert_grid are not those of grid");
+  }
 }
 
 void Parser::parse_communicator(LineReader& line) {
@@ -120,6 +143,11 @@ void Parser::parse_communicator(LineReader& line) {
     for (const std::uint32_t stage : line.list("stage", program_.grid.size(Axis::Pp))) {
       communicator.stages.push_back(static_cast<int>(stage));
     }
+  }
+  if (line.peek() == "grid") {
+    line.expect("grid");
+    communicator.grid = line.choice<GridKind>("grid");
+    demand(line, communicator.grid == GridKind::Dense || program_.expert_grid, "expert_grid");
   }
   program_.communicators.push_back(std::move(communicator));
 }
@@ -326,6 +354,8 @@ void Parser::parse_line(LineReader& line) {
     };
     if (keyword == "grid") {
       parse_grid(line);
+    } else if (keyword == "expert_grid") {
+      parse_expert_grid(line);
     } else if (keyword == "chunks") {
       program_.chunks = static_cast<int>(count(has_chunks_, 1, kMaxInt));
     } else if (keyword == "stage_map") {

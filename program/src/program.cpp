@@ -63,7 +63,7 @@ std::vector<RankId> Program::members(CommunicatorId communicator, RankId rank) c
   FORESAIL_EXPECT(communicator.value < communicators.size());
   const Communicator& chosen = communicators[communicator.value];
   if (!has_stage(chosen, static_cast<int>(stage_of(*this, rank)))) return {};
-  std::vector<RankId> members = grid.group(rank, chosen.axes);
+  std::vector<RankId> members = grid_of(chosen).group(rank, chosen.axes);
   std::erase_if(members, [&](RankId member) {
     return !has_stage(chosen, static_cast<int>(stage_of(*this, member)));
   });
@@ -74,6 +74,18 @@ RankId Program::peer(RankId rank, int peer_stage) const {
   Coordinates at = grid.coordinates(rank);
   at[static_cast<std::size_t>(Axis::Pp)] = peer_stage;
   return grid.rank(at);
+}
+
+const RankGrid& Program::grid_of(const Communicator& communicator) const {
+  if (communicator.grid == GridKind::Dense) return grid;
+  FORESAIL_EXPECT(expert_grid.has_value());
+  return *expert_grid;
+}
+
+std::string_view communicator_of(const Kernel& kernel) {
+  if (kernel.lane != Lane::Ep) return to_string(kernel.lane);
+  const std::string_view name = kernel.name;
+  return name.substr(0, name.find('.'));
 }
 
 GlobalStages Program::global_stages() const {
@@ -125,10 +137,11 @@ bool operator==(const StageProgram& a, const StageProgram& b) {
 }
 
 bool operator==(const Program& a, const Program& b) {
-  return a.grid == b.grid && a.chunks == b.chunks && a.stage_map == b.stage_map &&
-         a.microbatches == b.microbatches && a.communicators == b.communicators &&
-         a.kernel_lists == b.kernel_lists && std::ranges::equal(a.stages, b.stages) &&
-         a.memory == b.memory && a.memory_limit == b.memory_limit;
+  return a.grid == b.grid && a.expert_grid == b.expert_grid && a.chunks == b.chunks &&
+         a.stage_map == b.stage_map && a.microbatches == b.microbatches &&
+         a.communicators == b.communicators && a.kernel_lists == b.kernel_lists &&
+         std::ranges::equal(a.stages, b.stages) && a.memory == b.memory &&
+         a.memory_limit == b.memory_limit;
 }
 
 }  // namespace foresail::program

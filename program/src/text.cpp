@@ -60,11 +60,16 @@ std::string axes_text(AxisSet axes) {
   return text.empty() ? "none" : text;
 }
 
+void append_grid(Out& out, std::string_view keyword, const RankGrid& grid) {
+  append(out, "{}", keyword);
+  for (const auto& [axis, name] : kNames<Axis>) append(out, " {} {}", name, grid.size(axis));
+  append(out, " order {}\n", to_text(grid.order()));
+}
+
 void append_head(Out& out, const Program& program) {
-  append(out, "foresail_program 1\ngrid");
-  for (const auto& [axis, name] : kNames<Axis>)
-    append(out, " {} {}", name, program.grid.size(axis));
-  append(out, " order {}\n", to_text(program.grid.order()));
+  append(out, "foresail_program 1\n");
+  append_grid(out, "grid", program.grid);
+  if (program.expert_grid) append_grid(out, "expert_grid", *program.expert_grid);
   append(out, "chunks {}\n", program.chunks);
   if (program.stage_map != StageMap::Ring) {
     append(out, "stage_map {}\n", to_string(program.stage_map));
@@ -77,6 +82,9 @@ void append_head(Out& out, const Program& program) {
            axes_text(communicator.axes));
     if (!communicator.stages.empty()) {
       append(out, " stages {}", list(communicator.stages, [](int stage) { return stage; }));
+    }
+    if (communicator.grid != GridKind::Dense) {
+      append(out, " grid {}", to_string(communicator.grid));
     }
     append(out, "\n");
   }

@@ -11,8 +11,19 @@
 namespace foresail::program {
 namespace {
 
+/// What a chunk's gradients are synchronised over, and which ops do it.
+struct Rule {
+  Payload payload;
+  std::string_view communicator;
+  std::string_view what;
+};
+constexpr Rule kDense{Payload::ChunkGradients, "dp", "gradients"};
+constexpr Rule kExperts{Payload::ExpertGradients, "edp", "gradients of experts"};
+
 struct ChunkSyncs {
   std::vector<std::size_t> ops;         // indices of its synchronisations
+  std::vector<std::size_t> experts;     // of those of its experts
+  bool has_experts = false;             // some pass runs a weight gradient of experts
   std::vector<std::size_t> mirrors;     // of those with the mirrored copy
   std::size_t last_backward = 0;        // position behind it
   std::map<int, std::size_t> backward;  // the same by microbatch
@@ -26,11 +37,15 @@ class GradientCheck {
         chunks_(static_cast<std::size_t>(program.chunks)),
         order_(program.stages[stage]) {}
 
-  void run(Complaints& complaints, bool has_replicas) {
+  void run(Complaints& complaints, bool has_replicas, bool has_expert_replicas) {
     collect();
-    for (std::size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
-      if (program_.stage_map == StageMap::Mirrored) check_mirror(chunk, complaints);
-      if (has_replicas) check(chunk, complaints);
+    for (std::size_t number = 0; number < chunks_.size(); ++number) {
+      const ChunkSyncs& chunk = chunks_[number];
+      if (program_.stage_map == StageMap::Mirrored) check_mirror(number, complaints);
+      if (has_replicas) check(number, chunk.ops, kDense, complaints);
+      if (has_expert_replicas && chunk.has_experts) {
+        check(number, chunk.experts, kExperts, complaints);
+      }
     }
   }
 
@@ -44,11 +59,8 @@ class GradientCheck {
       const Op& each = op(i);
       if (each.chunk < 0 || each.chunk >= program_.chunks) continue;
       ChunkSyncs& chunk = chunks_[static_cast<std::size_t>(each.chunk)];
-      if (each.kind == OpKind::Collective && each.payload == Payload::ChunkGradients &&
-          (each.collective == Collective::AllReduce ||
-           each.collective == Collective::ReduceScatter)) {
-        chunk.ops.push_back(i);
-      }
+      if (is_reduction(each, kDense)) chunk.ops.push_back(i);
+      if (is_reduction(each, kExperts)) chunk.experts.push_back(i);
       if (each.kind == OpKind::Collective && each.payload == Payload::MirrorGradients &&
           each.collective == Collective::AllReduce) {
         chunk.mirrors.push_back(i);
@@ -57,15 +69,35 @@ class GradientCheck {
           (each.pass == Pass::Backward || each.pass == Pass::BackwardWeight)) {
         chunk.last_backward = i + 1;
         chunk.backward[each.microbatch] = i + 1;
+        chunk.has_experts = chunk.has_experts || trains_experts(each.kernels);
       }
     }
   }
 
-  void check(std::size_t number, Complaints& complaints) const {
+  static bool is_reduction(const Op& op, const Rule& rule) {
+    const bool reduces =
+        op.collective == Collective::AllReduce || op.collective == Collective::ReduceScatter;
+    return op.kind == OpKind::Collective && op.payload == rule.payload && reduces;
+  }
+
+  /// Weight gradients of routed experts are named "experts. ... .wgrad".
+  bool trains_experts(KernelListId list) {
+    const auto [known, is_new] = trains_experts_.try_emplace(list.value, false);
+    if (is_new && list.value < program_.kernel_lists.size()) {
+      known->second =
+          std::ranges::any_of(program_.kernel_lists[list.value].kernels, [](const Kernel& kernel) {
+            return kernel.name.starts_with("experts.") && kernel.name.ends_with(".wgrad");
+          });
+    }
+    return known->second;
+  }
+
+  void check(std::size_t number, const std::vector<std::size_t>& syncs, const Rule& rule,
+             Complaints& complaints) const {
     const ChunkSyncs& chunk = chunks_[number];
     std::vector<int> microbatches;
-    microbatches.reserve(chunk.ops.size());
-    for (const std::size_t index : chunk.ops) microbatches.push_back(op(index).microbatch);
+    microbatches.reserve(syncs.size());
+    for (const std::size_t index : syncs) microbatches.push_back(op(index).microbatch);
     std::ranges::sort(microbatches);
     std::vector<int> all;
     const GlobalStages global = program_.global_stages();
@@ -74,16 +106,16 @@ class GradientCheck {
         all.push_back(each);
       }
     }
-    if (chunk.ops.size() != 1 && microbatches != all) {
+    if (syncs.size() != 1 && microbatches != all) {
       complaints.add(
-          fmt::format("stage {} chunk {}: gradients are synchronised {} times, must be once (or "
+          fmt::format("stage {} chunk {}: {} are synchronised {} times, must be once (or "
                       "once for each of {} microbatches)",
-                      stage_, number, chunk.ops.size(), program_.microbatches));
+                      stage_, number, rule.what, syncs.size(), program_.microbatches));
       return;
     }
-    for (const std::size_t index : chunk.ops) {
+    for (const std::size_t index : syncs) {
       std::size_t due = chunk.last_backward;
-      if (chunk.ops.size() > 1) {
+      if (syncs.size() > 1) {
         const auto found = chunk.backward.find(op(index).microbatch);
         due = found == chunk.backward.end() ? 0 : found->second;
       }
@@ -104,6 +136,7 @@ class GradientCheck {
     const std::size_t mirror = chunk.mirrors.front();
     if (chunk.last_backward != 0) wait_for(chunk.last_backward - 1, mirror, complaints);
     for (const std::size_t index : chunk.ops) wait_for(mirror, index, complaints);
+    for (const std::size_t index : chunk.experts) wait_for(mirror, index, complaints);
   }
 
   void wait_for(std::size_t before, std::size_t index, Complaints& complaints) const {
@@ -116,14 +149,16 @@ class GradientCheck {
   std::size_t stage_;
   std::vector<ChunkSyncs> chunks_;
   StageOrder order_;
+  std::map<std::uint32_t, bool> trains_experts_;  // by kernel list
 };
 
-bool has_replicas(const Program& program) {
+bool has_replicas(const Program& program, const Rule& rule) {
   for (const Communicator& communicator : program.communicators) {
-    if (communicator.name != "dp") continue;
+    if (communicator.name != rule.communicator) continue;
+    const RankGrid& grid = program.grid_of(communicator);
     int members = 1;
     for (const auto& entry : kNames<Axis>) {
-      if (communicator.axes.has(entry.value)) members *= program.grid.size(entry.value);
+      if (communicator.axes.has(entry.value)) members *= grid.size(entry.value);
     }
     if (members > 1) return true;
   }
@@ -133,11 +168,13 @@ bool has_replicas(const Program& program) {
 }  // namespace
 
 std::vector<std::string> check_gradients(const Program& program) {
-  const bool is_replicated = has_replicas(program);
-  if (!is_replicated && program.stage_map != StageMap::Mirrored) return {};
+  const bool is_replicated = has_replicas(program, kDense);
+  const bool has_expert_replicas = has_replicas(program, kExperts);
+  const bool is_mirrored = program.stage_map == StageMap::Mirrored;
+  if (!is_replicated && !has_expert_replicas && !is_mirrored) return {};
   Complaints complaints;
   for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
-    GradientCheck(program, stage).run(complaints, is_replicated);
+    GradientCheck(program, stage).run(complaints, is_replicated, has_expert_replicas);
   }
   return complaints.take();
 }

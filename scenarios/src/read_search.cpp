@@ -117,10 +117,11 @@ void read_choices(const Yaml& root, std::string_view key, std::vector<E>& out) {
 void read_overlap(const Yaml& root, SearchSpace& space) {
   const auto node = root.find("overlap");
   if (!node || is_all(*node)) return;
-  node->allow_only({"tp", "pp", "dp"});
+  node->allow_only({"tp", "pp", "dp", "ep"});
   read_flags(*node, "tp", space.overlap_tp);
   read_flags(*node, "pp", space.overlap_pp);
   read_flags(*node, "dp", space.overlap_dp);
+  read_flags(*node, "ep", space.overlap_ep);
 }
 
 void read_orders(const Yaml& root, SearchSpace& space) {
@@ -226,9 +227,28 @@ void read_objective(const Yaml& root, SearchRequest& request) {
 }  // namespace
 
 SearchRequest read_search(const Yaml& node, const planner::Plan& base) {
-  node.allow_only({"gpus", "tp", "cp", "pp", "dp", "v", "microbatch_size", "sequence_parallel",
-                   "zero_stage", "recompute", "schedule", "overlap", "rank_order", "placement",
-                   "objective", "price", "power_per_gpu", "tokens", "compare"});
+  node.allow_only({"gpus",
+                   "tp",
+                   "cp",
+                   "cp_kind",
+                   "ep",
+                   "etp",
+                   "pp",
+                   "dp",
+                   "v",
+                   "microbatch_size",
+                   "sequence_parallel",
+                   "zero_stage",
+                   "recompute",
+                   "schedule",
+                   "overlap",
+                   "rank_order",
+                   "placement",
+                   "objective",
+                   "price",
+                   "power_per_gpu",
+                   "tokens",
+                   "compare"});
   SearchRequest request;
   request.problem.base = base;
   SearchSpace& space = request.problem.space;
@@ -237,6 +257,9 @@ SearchRequest read_search(const Yaml& node, const planner::Plan& base) {
   if (space.gpus.empty()) space.gpus = {devices};
   read_ints(node, "tp", 1, kDegreeMax, space.tp);
   read_ints(node, "cp", 1, kDegreeMax, space.cp);
+  read_choices(node, "cp_kind", space.cp_kind);
+  read_ints(node, "ep", 1, kDegreeMax, space.ep);
+  read_ints(node, "etp", 1, kDegreeMax, space.etp);
   read_ints(node, "pp", 1, kDegreeMax, space.pp);
   read_ints(node, "dp", 1, kDegreeMax, space.dp);
   read_ints(node, "v", 1, kDegreeMax, space.v);

@@ -36,8 +36,12 @@ std::string difference(const Layout& layout, const Layout& other) {
   for (const char* key : kOrder) {
     if (theirs.at(key) != mine.at(key)) add(key, theirs.at(key));
   }
-  for (const auto& [axis, on] : theirs.at("overlap").items()) {
-    if (on != mine.at("overlap").at(axis)) add("overlap." + axis, on);
+  // These stand in a document only where they are not what they usually are.
+  if (other.etp != layout.etp) add("etp", other.expert_tp());
+  if (other.cp_kind != layout.cp_kind) add("cp_kind", to_string(other.cp_kind));
+  for (const char* axis : {"dp", "ep", "pp", "tp"}) {
+    const bool on = theirs.at("overlap").value(axis, false);
+    if (on != mine.at("overlap").value(axis, false)) add(std::string("overlap.") + axis, on);
   }
   return text;
 }
@@ -82,6 +86,11 @@ void explain(const SearchRequest& request, const program::CostModel& cost, Searc
 std::string describe(const Layout& layout) {
   std::string text = fmt::format("tp {} pp {} dp {}", layout.tp, layout.pp, layout.dp);
   if (layout.cp > 1) text += fmt::format(" cp {}", layout.cp);
+  if (layout.cp_kind != models::ContextParallel::AllGather) {
+    text += fmt::format(" ({})", to_string(layout.cp_kind));
+  }
+  if (layout.ep > 1) text += fmt::format(" ep {}", layout.ep);
+  if (layout.etp != 0) text += fmt::format(" etp {}", layout.etp);
   text += fmt::format(" v {} mb {} {} zero {}", layout.v, layout.microbatch_size,
                       to_string(layout.schedule), layout.zero_stage);
   if (layout.sequence_parallel) text += " sp";
@@ -92,6 +101,7 @@ std::string describe(const Layout& layout) {
   if (layout.overlap.tp) overlap += "+tp";
   if (layout.overlap.pp) overlap += "+pp";
   if (layout.overlap.dp) overlap += "+dp";
+  if (layout.overlap.ep) overlap += "+ep";
   if (!overlap.empty()) text += " overlap " + overlap.substr(1);
   if (layout.rank_order != Layout{}.rank_order) {
     text += " order " + program::to_text(layout.rank_order);

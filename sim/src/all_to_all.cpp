@@ -1,4 +1,4 @@
-// Network::all_to_all: pairwise exchange, all pairs at once.
+// Network::all_to_all and send_recv: pairwise exchange, all pairs at once.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -98,6 +98,23 @@ class Exchange {
 
 TransferPlan Network::all_to_all(const PairBytes& bytes, std::span<const DeviceId> devices,
                                  std::uint64_t connection) {
+  return exchange(bytes, devices, connection, devices.size() - 1);
+}
+
+TransferPlan Network::send_recv(Bytes bytes, std::span<const DeviceId> devices,
+                                std::uint64_t connection) {
+  const std::size_t ranks = devices.size();
+  FORESAIL_EXPECT(ranks > 1);
+  PairBytes pairs{ranks, std::vector<double>(ranks * ranks, 0.0)};
+  for (std::size_t from = 0; from < ranks; ++from) {
+    pairs.bytes[from * ranks + (from + 1) % ranks] = static_cast<double>(bytes.count());
+  }
+  return exchange(pairs, devices, connection, 1);
+}
+
+// `peers`: with whom each rank exchanges anything.
+TransferPlan Network::exchange(const PairBytes& bytes, std::span<const DeviceId> devices,
+                               std::uint64_t connection, std::size_t peers) {
   const std::size_t ranks = devices.size();
   FORESAIL_EXPECT(ranks > 1 && bytes.ranks == ranks && bytes.bytes.size() == ranks * ranks);
   const CollectiveGroup group = group_of(devices, connection);
@@ -131,7 +148,7 @@ TransferPlan Network::all_to_all(const PairBytes& bytes, std::span<const DeviceI
   plan.protocol = options_.nccl.protocol == Protocol::Ll ? Protocol::Ll : Protocol::Simple;
   plan.channels = static_cast<int>(group.narrowest());
   if (is_fitted()) {
-    const double batches = std::ceil(static_cast<double>(ranks - 1) / kPeersPerBatch);
+    const double batches = std::ceil(static_cast<double>(peers) / kPeersPerBatch);
     const double step = group.nodes.size() > 1 ? pace_.fitted->between_nodes : pace_.fitted->inside;
     plan.latency = duration_from_seconds(1e-6 * (pace_.fitted->base + batches * step));
     return plan;

@@ -397,6 +397,7 @@ TransferPlan Network::collective(Collective kind, Bytes bytes, std::span<const D
     const double each = static_cast<double>(bytes.count()) / static_cast<double>(ranks);
     return all_to_all({ranks, std::vector<double>(ranks * ranks, each)}, devices, connection);
   }
+  if (kind == Collective::SendRecv) return send_recv(bytes, devices, connection);
   CollectiveGroup group = group_of(devices, connection);
   if (is_fitted()) return fitted_collective(kind, bytes, group);
   return tuned_collective(kind, bytes, group);
@@ -414,6 +415,26 @@ double Network::slowest_edge(bool is_between_nodes) const {
 
 Duration Network::alone(const TransferPlan& plan) const {
   return plan.latency + duration_from_seconds(plan.link_seconds);
+}
+
+Duration Network::together(std::span<const TransferPlan> plans) const {
+  Duration latency{};
+  double seconds = 0;
+  std::map<std::uint32_t, double> loads;  // by pipe
+  for (const TransferPlan& plan : plans) {
+    latency = std::max(latency, plan.latency);
+    seconds = std::max(seconds, plan.link_seconds);
+    for (std::size_t r = 0; r < plan.routes.size(); ++r) {
+      const double amount = plan.amounts.empty() ? plan.amount : plan.amounts[r];
+      for (const RouteEntry& entry : fluid_.route(plan.routes[r])) {
+        loads[entry.pipe.value] += entry.weight * amount;
+      }
+    }
+  }
+  for (const auto& [pipe, load] : loads) {
+    seconds = std::max(seconds, load / paths_.healthy_rate(PipeId{pipe}));
+  }
+  return latency + duration_from_seconds(seconds);
 }
 
 }  // namespace foresail::sim

@@ -223,13 +223,20 @@ void StepEngine::start_collective(const Gathering& gathering) {
   // units that take part: seen from the ranks of the first unit, each group once.
   std::vector<std::vector<DeviceId>> rings;
   std::vector<RankId> seen;
-  for (const RankId rank : units_.units[first.unit].ranks) {
-    const std::vector<RankId> members = context_.program.members(each.communicator, rank);
-    if (std::ranges::find(seen, members.front()) != seen.end()) continue;
-    seen.push_back(members.front());
-    std::vector<DeviceId> devices;
-    for (const RankId member : members) devices.push_back(context_.placement.device_of[member]);
-    rings.push_back(std::move(devices));
+  const auto add_rings = [&](std::uint32_t unit) {
+    for (const RankId rank : units_.units[unit].ranks) {
+      const std::vector<RankId> members = context_.program.members(each.communicator, rank);
+      if (std::ranges::find(seen, members.front()) != seen.end()) continue;
+      seen.push_back(members.front());
+      std::vector<DeviceId> devices;
+      for (const RankId member : members) devices.push_back(context_.placement.device_of[member]);
+      rings.push_back(std::move(devices));
+    }
+  };
+  add_rings(first.unit);
+  // Groups of experts span a part of the replicas: all of them start when all replicas are there.
+  if (communicator.grid == program::GridKind::Expert) {
+    for (const OpRef ref : gathering.ready) add_rings(ref.unit);
   }
   const Duration measured = host_transfer(std::string(to_string(each.collective)),
                                           static_cast<int>(rings.front().size()), each.bytes);

@@ -8,6 +8,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "foresail/program/placement.h"
@@ -107,6 +108,10 @@ class StepEngine {
   Duration host_transfer(const std::string& kind, int ranks, Bytes bytes) const;
   Duration collective_time(Collective kind, Bytes bytes, std::span<const DeviceId> devices);
   std::vector<DeviceId> devices_of(program::CommunicatorId communicator, RankId rank) const;
+  std::vector<std::vector<DeviceId>> groups_of(program::CommunicatorId communicator,
+                                               int stage) const;
+  Duration exchange_time(program::CommunicatorId communicator, int stage, const Kernel& kernel);
+  Duration kernel_time(const Kernel& kernel, int stage, RankId rank);
 
   const program::Op& op(OpRef ref) const;
   bool is_ready(OpRef ref) const;
@@ -142,7 +147,9 @@ class StepEngine {
   std::vector<std::uint32_t> free_transfers_;
   std::map<GroupKey, Gathering> gatherings_;
   std::vector<std::array<MessageRoutes, 2>> message_routes_;  // [unit][to next, to previous]
-  std::vector<RouteId> core_routes_;                          // by unit; empty on GPUs
+  /// Of experts' exchanges, by communicator, stage, kind and bytes.
+  std::map<std::tuple<std::uint32_t, int, Collective, std::int64_t>, Duration> exchange_times_;
+  std::vector<RouteId> core_routes_;  // by unit; empty on GPUs
   std::size_t ops_left_ = 0;
   SimTime start_{}, end_{};
 };

@@ -11,6 +11,12 @@ using program::CommunicatorId;
 using program::Op;
 using program::OpKind;
 
+std::uint64_t connection_of(std::span<const DeviceId> devices) {
+  std::uint64_t key = 0x7470;
+  for (const DeviceId device : devices) key = mix64(key ^ device.value);
+  return key;
+}
+
 }  // namespace
 
 void StepEngine::prepare_lanes() {
@@ -64,19 +70,76 @@ Duration StepEngine::collective_time(Collective kind, Bytes bytes,
   const Duration measured =
       host_transfer(std::string(to_string(kind)), static_cast<int>(devices.size()), bytes);
   if (measured.count() >= 0) return measured;
-  std::uint64_t key = 0x7470;
-  for (const DeviceId device : devices) key = mix64(key ^ device.value);
-  return network_.alone(network_.collective(kind, bytes, devices, key));
+  return network_.alone(network_.collective(kind, bytes, devices, connection_of(devices)));
 }
 
-// Collectives inside a pass are timed on the group of the stage's first simulated unit.
+// Of the groups of all ranks of a stage, each once.
+std::vector<std::vector<DeviceId>> StepEngine::groups_of(CommunicatorId communicator,
+                                                         int stage) const {
+  const program::Program& program = context_.program;
+  std::vector<std::vector<DeviceId>> groups;
+  std::vector<bool> is_seen(static_cast<std::size_t>(program.grid.world_size()));
+  for (std::uint32_t r = 0; r < is_seen.size(); ++r) {
+    const auto at = program.grid.coordinates(RankId{r});
+    if (at[static_cast<std::size_t>(program::Axis::Pp)] != stage || is_seen[r]) continue;
+    for (const RankId member : program.members(communicator, RankId{r})) {
+      is_seen[member.value] = true;
+    }
+    groups.push_back(devices_of(communicator, RankId{r}));
+  }
+  return groups;
+}
+
+// Experts' groups span replicas, and all groups of a stage exchange at the same time: alone they
+// end with the slowest; at `flow` they also share links.
+Duration StepEngine::exchange_time(CommunicatorId communicator, int stage, const Kernel& kernel) {
+  const auto [known, is_new] = exchange_times_.try_emplace(
+      {communicator.value, stage, kernel.collective, kernel.bytes.count()});
+  if (!is_new) return known->second;
+  const bool shares = context_.options.fidelity == Fidelity::Flow;
+  std::vector<TransferPlan> plans;
+  for (const std::vector<DeviceId>& devices : groups_of(communicator, stage)) {
+    const Duration measured = host_transfer(std::string(to_string(kernel.collective)),
+                                            static_cast<int>(devices.size()), kernel.bytes);
+    if (measured.count() >= 0) {
+      known->second = std::max(known->second, measured);
+      continue;
+    }
+    plans.push_back(network_.collective(kernel.collective, kernel.bytes, devices,
+                                        connection_of(devices)));
+    if (!shares) known->second = std::max(known->second, network_.alone(plans.back()));
+  }
+  if (shares && !plans.empty()) {
+    known->second = std::max(known->second, network_.together(plans));
+  }
+  return known->second;
+}
+
+Duration StepEngine::kernel_time(const Kernel& kernel, int stage, RankId rank) {
+  const program::Program& program = context_.program;
+  for (std::uint32_t c = 0; c < program.communicators.size(); ++c) {
+    if (program.communicators[c].name != program::communicator_of(kernel)) continue;
+    const CommunicatorId id{c};
+    if (program.communicators[c].grid == program::GridKind::Expert) {
+      return exchange_time(id, stage, kernel);
+    }
+    const std::vector<DeviceId> devices = devices_of(id, rank);
+    if (devices.size() < 2) continue;
+    return collective_time(kernel.collective, kernel.bytes, devices);
+  }
+  return {};
+}
+
+// Collectives inside a pass are timed on the group of the stage's first simulated unit; those of
+// experts on all groups of the stage.
 void StepEngine::prepare_kernels() {
   const program::Program& program = context_.program;
   passes_.resize(program.kernel_lists.size());
   std::vector<bool> is_known(passes_.size(), false);
   const PassCost cost(compute_, context_.options.host_per_kernel);
   for (std::size_t s = 0; s < program.stages.size(); ++s) {
-    const RankId rank = units_.units[units_.index(0, static_cast<int>(s))].ranks.front();
+    const int stage = static_cast<int>(s);
+    const RankId rank = units_.units[units_.index(0, stage)].ranks.front();
     for (const Op& each : program.stages[s].ops) {
       if (each.kind != OpKind::Compute || is_known[each.kernels.value]) continue;
       is_known[each.kernels.value] = true;
@@ -84,12 +147,7 @@ void StepEngine::prepare_kernels() {
       std::vector<Duration> times(kernels.size());
       for (std::size_t i = 0; i < kernels.size(); ++i) {
         if (kernels[i].kind != KernelKind::Collective) continue;
-        for (std::uint32_t c = 0; c < program.communicators.size(); ++c) {
-          if (program.communicators[c].name != to_string(kernels[i].lane)) continue;
-          const std::vector<DeviceId> devices = devices_of(CommunicatorId{c}, rank);
-          if (devices.size() < 2) continue;
-          times[i] = collective_time(kernels[i].collective, kernels[i].bytes, devices);
-        }
+        times[i] = kernel_time(kernels[i], stage, rank);
       }
       passes_[each.kernels.value] = cost.timeline(kernels, times);
       if (context_.options.profile != nullptr) {

@@ -78,6 +78,26 @@ std::vector<int> message_hops(const Program& program, const Placement& placement
   return hops;
 }
 
+// Switches between neighbours in the groups that hold copies of the replica's experts: replicas
+// whose experts lie farther apart are not alike.
+void add_expert_hops(const Program& program, const Placement& placement, int replica,
+                     const Network& network, std::vector<int>& hops) {
+  for (std::uint32_t c = 0; c < program.communicators.size(); ++c) {
+    const program::Communicator& communicator = program.communicators[c];
+    const bool spans = communicator.axes.has(Axis::Dp);
+    if (communicator.grid == program::GridKind::Dense || !spans) continue;
+    for (int stage = 0; stage < program.grid.size(Axis::Pp); ++stage) {
+      for (const RankId rank : make_unit(program, stage, replica).ranks) {
+        const auto members = program.members(program::CommunicatorId{c}, rank);
+        for (std::size_t i = 1; i < members.size(); ++i) {
+          hops.push_back(network.paths().hops(placement.device_of[members[i - 1]],
+                                              placement.device_of[members[i]]));
+        }
+      }
+    }
+  }
+}
+
 std::string why_not_folded(const Program& program, const Placement& placement,
                            const Cluster& cluster, const SimulatorOptions& options,
                            const Network& network, std::size_t jobs) {
@@ -141,6 +161,7 @@ Units make_units(const Program& program, const Placement& placement, const Clust
     std::map<std::vector<int>, std::size_t> classes;
     for (int r = 0; r < replicas; ++r) {
       std::vector<int> traits = message_hops(program, placement, r, network);
+      add_expert_hops(program, placement, r, network, traits);
       if (slow.contains(r)) traits.push_back(-1 - r);
       const auto [entry, is_new] = classes.emplace(std::move(traits), representatives.size());
       if (is_new) {

@@ -33,11 +33,14 @@ struct Overlap {
   bool tp = false;  ///< tensor-parallel collectives pipelined with their GEMMs
   bool pp = false;  ///< sends and receives decoupled from compute
   bool dp = false;  ///< gradients per chunk during backward, parameters prefetched
+  bool ep = false;  ///< shared experts beside the exchange of the routed ones' tokens
   friend bool operator==(const Overlap&, const Overlap&) = default;
 };
 
 struct Layout {
   int tp = 1, cp = 1, ep = 1, dp = 1, pp = 1;
+  int etp = 0;  ///< tensor parallelism of experts; 0: tp
+  models::ContextParallel cp_kind = models::ContextParallel::AllGather;
   int v = 1;           ///< virtual stages (chunks) per rank
   int group_size = 0;  ///< microbatches per interleaving group (G); 0: pp
   ScheduleKind schedule = ScheduleKind::OneForwardOneBackward;
@@ -52,18 +55,24 @@ struct Layout {
   Overlap overlap;
 
   int world_size() const { return tp * cp * dp * pp; }
+  int expert_tp() const { return etp == 0 ? tp : etp; }
+  /// Ranks that hold copies of the same experts: etp * ep * edp = tp * cp * dp (parallel folding:
+  /// Liu et al. 2025, "MoE Parallel Folding"; Megatron-Core).
+  int expert_dp() const { return tp * cp * dp / (expert_tp() * ep); }
   /// Which part of the model each chunk is (a ring without a pipeline).
   program::StageMap stage_map() const;
   program::GlobalStages global_stages() const;  ///< requires a layout that keeps the laws
   /// Whether some backward passes may come in two halves.
   bool has_split_backward() const;
   program::RankGrid grid() const;
+  /// The same ranks as experts see them: (etp, 1, ep, edp, pp), in the same order.
+  program::RankGrid expert_grid() const;
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
 /// Keys of design section 7 plus `group_size`; absent degrees are 1, `schedule` defaults to 1f1b
 /// (interleaved if v > 1). An absent v is 2 for zb_v and dualpipe, and what a written schedule
-/// has.
+/// has. etp, cp_kind and overlap.ep stand in the document only if they are not the default.
 Layout read_layout(const Yaml& node);
 Document to_document(const Layout& layout);
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,22 +41,32 @@ enum class Payload {
   EmbeddingParameters,
   ReplicatedGradients,  ///< tp: gradients of norms and biases that saw only a sequence shard
   StepScalars,          ///< two fp32 sums over all ranks: squared gradient norm, loss
-  MirrorGradients       ///< pp: gradients of one chunk and of its copy on the mirrored stage
+  MirrorGradients,      ///< pp: gradients of one chunk and of its copy on the mirrored stage
+  ExpertGradients,      ///< edp: gradients of the experts of one chunk
+  ExpertParameters      ///< edp: parameters of the experts of one chunk
 };
 
 enum class HostWork { None, LoadBatch };
 
+/// Which axes a group varies over: those of Program::grid, or of Program::expert_grid.
+enum class GridKind { Dense, Expert };
+
 /// A communicator is declared once; ranks create their groups in the order of declaration.
 struct Communicator {
-  std::string name;  ///< "tp", "dp", "pp", "embedding", "world"
+  std::string name;  ///< "tp", "dp", "pp", "embedding", "world"; "ep", "etp", "etp_ep", "edp"
   AxisSet axes;      ///< members differ in these coordinates only
   /// Restricts the pp coordinate of the members (the embedding group: first and last). Empty: all.
   std::vector<int> stages;
+  GridKind grid = GridKind::Dense;
   friend bool operator==(const Communicator&, const Communicator&) = default;
 };
 
-/// The kernels of one pass over one chunk, in issue order. `communicator` of a Collective kernel
-/// is the one whose name equals its lane ("tp", "cp", "ep").
+/// Name of the communicator of a Collective kernel: its lane ("tp", "cp"); on the ep lane, where
+/// several take turns, what stands before the first point of the kernel's name ("ep.dispatch",
+/// "etp.gather_experts").
+std::string_view communicator_of(const Kernel& kernel);
+
+/// The kernels of one pass over one chunk, in issue order; see `communicator_of`.
 struct KernelList {
   std::string name;  ///< "stage3.chunk1.forward"
   std::vector<Kernel> kernels;
@@ -96,6 +107,10 @@ struct MemoryNeed {
 
 struct Program {
   RankGrid grid;
+  /// The same ranks as seen by experts (facts: Megatron-Core's second generator): tp is the
+  /// experts' tensor parallelism, cp 1, dp their data parallelism. The groups over pp are those of
+  /// `grid`. Absent in dense models.
+  std::optional<RankGrid> expert_grid;
   int chunks = 1;  ///< local chunks per stage (v; with pp = 1 the buckets, see planner/lower.h)
   StageMap stage_map = StageMap::Ring;      ///< which part of the model a chunk is
   int microbatches = 1;                     ///< per data-parallel replica
@@ -111,6 +126,8 @@ struct Program {
   std::vector<RankId> members(CommunicatorId communicator, RankId rank) const;
   /// The rank at `peer_stage` with otherwise equal coordinates.
   RankId peer(RankId rank, int peer_stage) const;
+  /// The grid that a communicator's axes refer to.
+  const RankGrid& grid_of(const Communicator& communicator) const;
   GlobalStages global_stages() const;
 };
 
@@ -169,7 +186,12 @@ inline constexpr auto kNames<program::Payload> = std::to_array<Named<program::Pa
      {program::Payload::EmbeddingParameters, "embedding_parameters"},
      {program::Payload::ReplicatedGradients, "replicated_gradients"},
      {program::Payload::StepScalars, "step_scalars"},
-     {program::Payload::MirrorGradients, "mirror_gradients"}});
+     {program::Payload::MirrorGradients, "mirror_gradients"},
+     {program::Payload::ExpertGradients, "expert_gradients"},
+     {program::Payload::ExpertParameters, "expert_parameters"}});
+template <>
+inline constexpr auto kNames<program::GridKind> = std::to_array<Named<program::GridKind>>(
+    {{program::GridKind::Dense, "dense"}, {program::GridKind::Expert, "expert"}});
 template <>
 inline constexpr auto kNames<program::HostWork> = std::to_array<Named<program::HostWork>>(
     {{program::HostWork::None, "none"}, {program::HostWork::LoadBatch, "load_batch"}});

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "foresail/base/dtype.h"
 #include "foresail/base/names.h"
@@ -23,6 +24,9 @@ struct Training {
   double clip = 1.0;  ///< global gradient norm; 0: none
   int steps = 1;
   std::string data;  ///< a text file, or empty
+  /// Shares of the routed tokens by expert, each row summing to 1: one row for all layers with
+  /// experts, or one for each of them. Empty: every expert gets equally many.
+  std::vector<std::vector<double>> expert_load;
   friend bool operator==(const Training&, const Training&) = default;
 };
 

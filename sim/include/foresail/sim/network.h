@@ -108,8 +108,15 @@ class Network {
   TransferPlan all_to_all(const PairBytes& bytes, std::span<const DeviceId> devices,
                           std::uint64_t connection);
 
+  /// Every rank sends `bytes` to the next of the group.
+  TransferPlan send_recv(Bytes bytes, std::span<const DeviceId> devices, std::uint64_t connection);
+
   /// Time of a transfer that meets no other.
   Duration alone(const TransferPlan& plan) const;
+  /// Time of transfers that start together: the longest latency, and the busiest link with all that
+  /// they load on it. Exact where every flow crosses that link or ends no later, as in equal
+  /// exchanges of equal groups; else a little too short.
+  Duration together(std::span<const TransferPlan> plans) const;
 
   /// The group as NCCL's tuning model sees it.
   NcclShape shape(std::span<const DeviceId> devices) const;
@@ -135,6 +142,8 @@ class Network {
   CollectiveGroup group_of(std::span<const DeviceId> devices, std::uint64_t connection) const;
   void lay_heads(CollectiveGroup& group, int channels) const;
   void connect_rings_twice(CollectiveGroup& group) const;
+  TransferPlan exchange(const PairBytes& bytes, std::span<const DeviceId> devices,
+                        std::uint64_t connection, std::size_t peers);
   TransferPlan fitted_collective(Collective kind, Bytes bytes, CollectiveGroup& group);
   TransferPlan tuned_collective(Collective kind, Bytes bytes, CollectiveGroup& group);
   TransferPlan volume(Collective kind, topologies::Algorithm algorithm, Bytes bytes,
