@@ -94,14 +94,16 @@ TEST(ImportMegatron, PlainWordsAreEnough) {
             "--group-query-attention --num-query-groups 8 --swiglu --normalization RMSNorm "
             "--position-embedding-type rope --untie-embeddings-and-output-weights "
             "--disable-bias-linear --vocab-size 128256 --seq-length 8192 --micro-batch-size 1 "
-            "--tensor-model-parallel-size 2 "
+            "--context-parallel-size 2 --cp-comm-type a2a --tensor-model-parallel-size 2 "
             "--hidden-dropout 0 --attention-dropout 0 --bf16\n"),
       on("dgx_h100", 16)));
   EXPECT_EQ(plan.model.kv_heads, 8);
   EXPECT_EQ(plan.model.ffn, 14336);
   EXPECT_EQ(models::count_parameters(plan.model).total(), 8030261248);  // Llama 3 8B
-  EXPECT_EQ(plan.layout.dp, 8);
-  EXPECT_EQ(plan.training.global_batch_size, 8);  // one microbatch each
+  EXPECT_EQ(plan.layout.cp, 2);
+  EXPECT_EQ(plan.layout.cp_kind, models::ContextParallel::AllToAll);
+  EXPECT_EQ(plan.layout.dp, 4);
+  EXPECT_EQ(plan.training.global_batch_size, 4);  // one microbatch each
 }
 
 TEST(ImportMegatron, ComplaintsNameLineAndOption) {
