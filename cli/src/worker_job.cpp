@@ -46,6 +46,7 @@ runtime::Job make_job(const planner::Plan& plan) {
     }
   }
   job.zero_stage = plan.layout.zero_stage;
+  job.shard_size = plan.layout.shard_size;
   job.schedule = std::string(to_string(plan.layout.schedule));
   job.seed = plan.seed;
   job.plan_digest = plan.digest();

@@ -48,7 +48,13 @@ Communicators::Communicators(const Plan& plan) {
   };
   add("tp", {Axis::Tp}, {});
   add("cp", {Axis::Cp}, {});
-  add("dp", {Axis::Dp, Axis::Cp}, {});
+  if (plan.layout.has_copies_of_shards()) {
+    const int size = plan.layout.shard_ranks();
+    list_.push_back({"shard", {Axis::Dp, Axis::Cp}, {}, {program::Cut::Kind::Within, size}});
+    list_.push_back({"replica", {Axis::Dp, Axis::Cp}, {}, {program::Cut::Kind::Across, size}});
+  } else {
+    add("dp", {Axis::Dp, Axis::Cp}, {});
+  }
   add("pp", {Axis::Pp}, {});
   if (stages > 1 && has_embedding_bucket(plan)) {
     const std::vector<int> holders = embedding_stages(plan);

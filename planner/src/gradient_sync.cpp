@@ -38,7 +38,9 @@ GradientSync::GradientSync(const StageInput& input, IdVector<OpId, Op>& ops)
     : in_(input),
       ops_(ops),
       order_(input.schedule.order[static_cast<std::size_t>(input.stage)]),
-      dp_(input.communicators.find("dp")) {
+      dp_(input.communicators.find("dp")),
+      replica_(input.communicators.find("replica")) {
+  if (!dp_) dp_ = input.communicators.find("shard");
   const Layout& layout = in_.plan.layout;
   if (dp_) zero_ = layout.zero_stage;
   if (zero_ == 3 || (zero_ == 2 && layout.pp == 1)) rhythm_ = Rhythm::PerMicrobatch;
@@ -84,12 +86,14 @@ void GradientSync::after(std::size_t position, const Ops& passes) {
   const SchedulePass& pass = order_[position];
   if (zero_ == 3 && has_prefetch()) gather_for_pass(position + 2, {passes[position]});
   if (!dp_ || is_mirrored(in_.plan) || !completes_gradients(pass)) return;
+  const bool is_last = position == last_backward_[static_cast<std::size_t>(pass.chunk)];
   if (rhythm_ == Rhythm::PerMicrobatch) {
-    const OpId id = reduce_chunk(pass.chunk, passes[position]);
+    OpId id = reduce_chunk(pass.chunk, passes[position]);
     ops_[id].microbatch = pass.microbatch;
+    if (replica_ && is_last) id = sum_chunk_shard(pass.chunk, id);
     if (!has_prefetch()) unfinished_ = id;
-  } else if (has_prefetch() && position == last_backward_[static_cast<std::size_t>(pass.chunk)]) {
-    reduce_chunk(pass.chunk, passes[position]);
+  } else if (has_prefetch() && is_last) {
+    synchronise_chunk(pass.chunk, passes[position]);
   }
 }
 
@@ -100,7 +104,7 @@ void GradientSync::finish(const Ops& passes) {
     for (std::size_t position = 0; position < order_.size(); ++position) {
       const int chunk = order_[position].chunk;
       if (position == last_backward_[static_cast<std::size_t>(chunk)]) {
-        reduce_chunk(chunk, passes.back());
+        synchronise_chunk(chunk, passes.back());
       }
     }
   }
@@ -121,7 +125,7 @@ OpId GradientSync::gather(Payload payload, std::int64_t parameters, Ops after) {
   Op op = collective_op(Collective::AllGather, Lane::Dp, *dp_);
   op.payload = payload;
   op.dtype = storage_dtype(in_.plan.training);
-  op.bytes = padded(parameters, gradient_ranks(in_.plan.layout)) * Bytes(size_of(op.dtype));
+  op.bytes = padded(parameters, in_.plan.layout.shard_ranks()) * Bytes(size_of(op.dtype));
   op.after = std::move(after);
   return ops_.push_back(std::move(op));
 }
@@ -133,7 +137,7 @@ OpId GradientSync::reduce(Payload payload, std::int64_t parameters, Ops after) {
   op.payload = payload;
   op.dtype = in_.plan.training.gradient_dtype;
   const std::int64_t size =
-      is_shared ? padded(parameters, gradient_ranks(in_.plan.layout)) : parameters;
+      is_shared ? padded(parameters, in_.plan.layout.shard_ranks()) : parameters;
   op.bytes = size * Bytes(size_of(op.dtype));
   op.after = std::move(after);
   last_reduction_ = ops_.push_back(std::move(op));
@@ -174,6 +178,31 @@ OpId GradientSync::reduce_chunk(int chunk, OpId after) {
   return id;
 }
 
+/// The shard of each group that shards is summed with its copies. Once per step, when it has the
+/// gradients of all microbatches.
+OpId GradientSync::reduce_shard(std::int64_t parameters, OpId after) {
+  const std::int64_t ranks = in_.plan.layout.shard_ranks();
+  Op op = collective_op(Collective::AllReduce, Lane::Replica, *replica_);
+  op.payload = Payload::ShardGradients;
+  op.dtype = in_.plan.training.gradient_dtype;
+  op.bytes = padded(parameters, ranks) / ranks * Bytes(size_of(op.dtype));
+  op.after = {after};
+  last_reduction_ = ops_.push_back(std::move(op));
+  return *last_reduction_;
+}
+
+OpId GradientSync::sum_chunk_shard(int chunk, OpId after) {
+  const auto at = static_cast<std::size_t>(chunk);
+  const OpId id = reduce_shard(in_.work.chunks[at].parameters, after);
+  ops_[id].chunk = chunk;
+  return id;
+}
+
+void GradientSync::synchronise_chunk(int chunk, OpId after) {
+  const OpId reduced = reduce_chunk(chunk, after);
+  if (replica_) sum_chunk_shard(chunk, reduced);
+}
+
 /// First the two copies of every chunk, in the order of their global stages, which is the same on
 /// both sides; then the replicas. On the pp lane behind all messages, for the reason below.
 void GradientSync::reduce_mirrored(const Ops& passes) {
@@ -191,7 +220,7 @@ void GradientSync::reduce_mirrored(const Ops& passes) {
     op.after = {has_prefetch() ? passes[last_backward_[at]] : passes.back()};
     const OpId id = ops_.push_back(std::move(op));
     if (dp_) {
-      reduce_chunk(chunk, id);
+      synchronise_chunk(chunk, id);
     } else {
       synchronised_.push_back(id);
     }
@@ -220,7 +249,9 @@ void GradientSync::reduce_embedding(const Ops& passes) {
     ready = ops_.push_back(std::move(op));
     if (!dp_) synchronised_.push_back(ready);
   }
-  if (dp_) reduce(Payload::EmbeddingGradients, in_.work.tied_parameters, {ready});
+  if (!dp_) return;
+  const OpId reduced = reduce(Payload::EmbeddingGradients, in_.work.tied_parameters, {ready});
+  if (replica_) reduce_shard(in_.work.tied_parameters, reduced);
 }
 
 /// Norms and biases saw only a shard of the sequence: their gradients are summed over tp.

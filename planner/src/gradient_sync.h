@@ -40,9 +40,12 @@ class GradientSync {
 
   program::OpId gather(program::Payload payload, std::int64_t parameters, Ops after);
   program::OpId reduce(program::Payload payload, std::int64_t parameters, Ops after);
+  program::OpId reduce_shard(std::int64_t parameters, program::OpId after);
   void gather_all(const Ops& after);
   void gather_for_pass(std::size_t position, const Ops& after);
   program::OpId reduce_chunk(int chunk, program::OpId after);
+  program::OpId sum_chunk_shard(int chunk, program::OpId after);
+  void synchronise_chunk(int chunk, program::OpId after);
   void reduce_mirrored(const Ops& passes);
   void reduce_embedding(const Ops& passes);
   void reduce_replicated(const Ops& passes);
@@ -52,8 +55,9 @@ class GradientSync {
   const StageInput& in_;
   IdVector<program::OpId, program::Op>& ops_;
   const std::vector<SchedulePass>& order_;
-  std::optional<program::CommunicatorId> dp_;
-  int zero_ = 0;  // 0 if there is nobody to share with
+  std::optional<program::CommunicatorId> dp_;       // who shard the states, if anybody does
+  std::optional<program::CommunicatorId> replica_;  // who hold the same shard
+  int zero_ = 0;                                    // 0 if there is nobody to share with
   Rhythm rhythm_ = Rhythm::PerStep;
   std::vector<std::size_t> last_backward_;                  // by chunk: position, W if in halves
   std::vector<std::optional<program::OpId>> first_gather_;  // by chunk

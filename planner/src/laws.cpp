@@ -9,6 +9,7 @@
 #include "foresail/base/error.h"
 #include "foresail/planner/layout.h"
 #include "foresail/planner/schedule.h"
+#include "layout_laws.h"
 #include "schedule_laws.h"
 
 namespace foresail::planner {
@@ -79,6 +80,10 @@ class Laws {
       add("group_size_not_negative",
           fmt::format("group_size {}, must be at least 0", layout_.group_size));
     }
+    if (layout_.shard_size < 0) {
+      add("shard_size_not_negative",
+          fmt::format("shard_size {}, must be at least 0", layout_.shard_size));
+    }
   }
 
   void check_world() {
@@ -101,6 +106,7 @@ class Laws {
     if (layout_.zero_stage < 0 || layout_.zero_stage > 3) {
       add("zero_stage", fmt::format("zero_stage {}, must be 0 to 3", layout_.zero_stage));
     }
+    for (BrokenLaw& law : check_sharding(layout_)) broken_.push_back(std::move(law));
   }
 
   void check_model() {

@@ -84,7 +84,8 @@ bool Layout::has_split_backward() const {
 
 Layout read_layout(const Yaml& node) {
   node.allow_only({"tp", "cp", "ep", "dp", "pp", "v", "group_size", "schedule", "microbatch_size",
-                   "sequence_parallel", "zero_stage", "recompute", "rank_order", "overlap"});
+                   "sequence_parallel", "zero_stage", "shard_size", "recompute", "rank_order",
+                   "overlap"});
   Layout layout;
   layout.tp = degree(node, "tp");
   layout.cp = degree(node, "cp");
@@ -105,6 +106,9 @@ Layout read_layout(const Yaml& node) {
   if (const auto stage = node.find("zero_stage")) {
     layout.zero_stage = static_cast<int>(stage->as_integer(0, 3));
   }
+  if (const auto size = node.find("shard_size")) {
+    layout.shard_size = static_cast<int>(size->as_integer(0, kDegreeMax));
+  }
   if (const auto recompute = node.find("recompute")) {
     layout.recompute = recompute->as_choice<models::Recompute>();
   }
@@ -120,21 +124,26 @@ Layout read_layout(const Yaml& node) {
 }
 
 Document to_document(const Layout& layout) {
-  return {{"tp", layout.tp},
-          {"cp", layout.cp},
-          {"ep", layout.ep},
-          {"dp", layout.dp},
-          {"pp", layout.pp},
-          {"v", layout.v},
-          {"group_size", layout.group_size},
-          {"schedule", schedule_document(layout)},
-          {"microbatch_size", layout.microbatch_size},
-          {"sequence_parallel", layout.sequence_parallel},
-          {"zero_stage", layout.zero_stage},
-          {"recompute", to_string(layout.recompute)},
-          {"rank_order", program::to_text(layout.rank_order)},
-          {"overlap",
-           {{"tp", layout.overlap.tp}, {"pp", layout.overlap.pp}, {"dp", layout.overlap.dp}}}};
+  Document made = {
+      {"tp", layout.tp},
+      {"cp", layout.cp},
+      {"ep", layout.ep},
+      {"dp", layout.dp},
+      {"pp", layout.pp},
+      {"v", layout.v},
+      {"group_size", layout.group_size},
+      {"schedule", schedule_document(layout)},
+      {"microbatch_size", layout.microbatch_size},
+      {"sequence_parallel", layout.sequence_parallel},
+      {"zero_stage", layout.zero_stage},
+      {"recompute", to_string(layout.recompute)},
+      {"rank_order", program::to_text(layout.rank_order)},
+      {"overlap",
+       {{"tp", layout.overlap.tp}, {"pp", layout.overlap.pp}, {"dp", layout.overlap.dp}}}};
+  // Keys that are younger than the format stand only where they say something, so that the digest
+  // of older plans holds.
+  if (layout.shard_size != 0) made["shard_size"] = layout.shard_size;
+  return made;
 }
 
 }  // namespace foresail::planner

@@ -5,6 +5,7 @@
 
 #include "device_memory.h"
 #include "foresail/base/error.h"
+#include "layout_laws.h"
 #include "search_bound.h"
 
 namespace foresail::planner {
@@ -87,7 +88,11 @@ class MeshEnumeration {
  public:
   MeshEnumeration(const SearchProblem& problem, const SearchSpace& space, const Mesh& mesh,
                   MeshState& state)
-      : problem_(problem), space_(space), mesh_(mesh), state_(state) {}
+      : problem_(problem),
+        space_(space),
+        mesh_(mesh),
+        state_(state),
+        shards_(shard_choices(space, mesh.layout)) {}
 
   MeshCandidates finish() {
     const double start = thread_seconds();
@@ -107,12 +112,12 @@ class MeshEnumeration {
   }
 
  private:
-  /// Laws know nothing of recomputation and the other overlaps, and of ZeRO's stage only that of a
-  /// mirrored schedule.
+  /// Laws know nothing of recomputation and the other overlaps, and of ZeRO's stage only those of a
+  /// mirrored schedule and of sharding in groups.
   void add_switches(Layout layout) {
-    const auto inner =
-        static_cast<std::int64_t>(space_.zero_stage.size() * space_.recompute.size() *
-                                  space_.overlap_tp.size() * space_.overlap_dp.size());
+    const auto inner = static_cast<std::int64_t>(
+        space_.zero_stage.size() * space_.recompute.size() * space_.overlap_tp.size() *
+        space_.overlap_dp.size() * shards_.size());
     seen_.clear();
     for (const int is_parallel : space_.sequence_parallel) {
       for (const int overlaps : space_.overlap_pp) {
@@ -135,18 +140,26 @@ class MeshEnumeration {
     for (const models::Recompute recompute : space_.recompute) {
       for (const int overlap_tp : space_.overlap_tp) {
         for (const int overlap_dp : space_.overlap_dp) {
+          layout.recompute = recompute;
+          layout.overlap.tp = overlap_tp != 0;
+          layout.overlap.dp = overlap_dp != 0;
           for (const int zero : space_.zero_stage) {
-            layout.recompute = recompute;
-            layout.overlap.tp = overlap_tp != 0;
-            layout.overlap.dp = overlap_dp != 0;
             layout.zero_stage = zero;
-            if (zero == 3 && layout.stage_map() == program::StageMap::Mirrored) {
-              reject(layout);
-            } else {
-              add(layout);
-            }
+            add_shards(layout);
           }
         }
+      }
+    }
+  }
+
+  void add_shards(Layout layout) {
+    const bool is_mirrored = layout.stage_map() == program::StageMap::Mirrored;
+    for (const int size : shards_) {
+      layout.shard_size = size;
+      if ((layout.zero_stage == 3 && is_mirrored) || !check_sharding(layout).empty()) {
+        reject(layout);
+      } else {
+        add(layout);
       }
     }
   }
@@ -213,6 +226,7 @@ class MeshEnumeration {
   const SearchSpace& space_;
   const Mesh& mesh_;
   MeshState& state_;
+  const std::vector<int> shards_;
   MeshCandidates made_;
   std::vector<Layout> seen_;  // plain forms
 };

@@ -61,6 +61,7 @@ std::vector<std::vector<DeviceId>> distinct_groups(const Plan& plan, const RankG
 
 MeshCost::MeshCost(const Plan& plan, const program::CostModel& cost)
     : cost_(cost),
+      placement_(plan.placement),
       shared_below_(4 * kSharedBytes *
                     std::max<std::int64_t>(kLeastFlows, plan.cluster.node.devices) *
                     plan.network.qps_per_connection) {
@@ -70,7 +71,7 @@ MeshCost::MeshCost(const Plan& plan, const program::CostModel& cost)
   const int stages = plan.layout.pp;
   const auto device = [&](int stage) { return plan.placement.device_of[first_of(grid, stage)]; };
   for (int stage = 0; stage < stages; ++stage) {
-    dp_.push_back(devices_of(plan, grid.group(first_of(grid, stage), {Axis::Dp, Axis::Cp})));
+    dp_.push_back(grid.group(first_of(grid, stage), {Axis::Dp, Axis::Cp}));
     const DeviceId next = device((stage + 1) % stages);
     if (stages > 1) neighbours_.emplace_back(device(stage), next);
     if (stages > 1) neighbours_.emplace_back(next, device(stage));
@@ -120,9 +121,20 @@ double MeshCost::free_of_sharing(Collective kind, Bytes bytes, const Devices& de
   return to_seconds(cost_.collective(kind, is_small ? kScalarBytes : bytes, devices));
 }
 
-double MeshCost::dp(int stage, Collective kind, Bytes bytes) {
-  const auto [known, is_new] = dp_known_.try_emplace({stage, kind, bytes.count()}, 0.0);
-  if (is_new) known->second = free_of_sharing(kind, bytes, dp_[static_cast<std::size_t>(stage)]);
+const MeshCost::Devices& MeshCost::part(int stage, const program::Cut& cut) {
+  const auto [known, is_new] = parts_.try_emplace({stage, cut.kind, cut.size});
+  if (!is_new) return known->second;
+  const std::vector<RankId>& members = dp_[static_cast<std::size_t>(stage)];
+  for (const RankId rank : program::part_of(cut, members, members.front())) {
+    known->second.push_back(placement_.device_of[rank]);
+  }
+  return known->second;
+}
+
+double MeshCost::dp(int stage, const program::Cut& cut, Collective kind, Bytes bytes) {
+  const auto [known, is_new] =
+      dp_known_.try_emplace({stage, cut.kind, cut.size, kind, bytes.count()}, 0.0);
+  if (is_new) known->second = free_of_sharing(kind, bytes, part(stage, cut));
   return known->second;
 }
 
@@ -135,8 +147,8 @@ double MeshCost::embedding(Bytes bytes) {
 
 double MeshCost::mirror(int stage, Bytes bytes) {
   const auto at = static_cast<std::size_t>(stage);
-  return free_of_sharing(Collective::AllReduce, bytes,
-                         {dp_[at].front(), dp_[dp_.size() - 1 - at].front()});
+  const auto device = [&](std::size_t of) { return placement_.device_of[dp_[of].front()]; };
+  return free_of_sharing(Collective::AllReduce, bytes, {device(at), device(dp_.size() - 1 - at)});
 }
 
 double MeshCost::tp(Bytes bytes) {

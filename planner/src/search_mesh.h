@@ -27,7 +27,9 @@ class MeshCost {
   /// A message between neighbouring stages, the least over all pairs; 0 with one stage.
   double message(Bytes bytes);
   /// Collectives of the end of the step, of the replica 0's rank 0 on `stage`; 0 for one member.
-  double dp(int stage, Collective kind, Bytes bytes);
+  double dp(int stage, Collective kind, Bytes bytes) { return dp(stage, {}, kind, bytes); }
+  /// The same in a part of the ranks that reduce gradients together.
+  double dp(int stage, const program::Cut& cut, Collective kind, Bytes bytes);
   double embedding(Bytes bytes);
   /// All-reduce of a mirrored schedule between `stage` and its mirror image.
   double mirror(int stage, Bytes bytes);
@@ -36,18 +38,21 @@ class MeshCost {
 
  private:
   using Devices = std::vector<DeviceId>;
+  const Devices& part(int stage, const program::Cut& cut);
   double free_of_sharing(Collective kind, Bytes bytes, const Devices& devices) const;
   double least(Lane lane, Collective kind, Bytes bytes) const;
 
   const program::CostModel& cost_;
+  program::Placement placement_;
   std::int64_t shared_below_;  // bytes, see free_of_sharing
   std::vector<Devices> tp_, cp_;
-  std::vector<Devices> dp_;  // by stage
+  std::vector<std::vector<RankId>> dp_;  // by stage
   std::vector<std::pair<DeviceId, DeviceId>> neighbours_;
   Devices embedding_, world_;
   double scalars_ = -1;
   std::map<std::int64_t, double> messages_;
-  std::map<std::tuple<int, Collective, std::int64_t>, double> dp_known_;
+  std::map<std::tuple<int, program::Cut::Kind, int>, Devices> parts_;
+  std::map<std::tuple<int, program::Cut::Kind, int, Collective, std::int64_t>, double> dp_known_;
   std::map<std::int64_t, double> tp_known_, embedding_known_;
   mutable std::map<std::tuple<Lane, Collective, std::int64_t>, double> least_known_;
 };

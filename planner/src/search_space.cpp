@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "foresail/base/error.h"
+#include "layout_laws.h"
 
 namespace foresail::planner {
 namespace {
@@ -76,16 +77,31 @@ std::vector<int> chunk_choices(const SearchSpace& space, const models::Model& mo
   return chunks;
 }
 
-std::int64_t layouts_per_mesh(const SearchSpace& space, std::size_t chunks) {
-  const std::array<std::size_t, 9> sizes = {chunks,
-                                            space.schedule.size(),
-                                            space.microbatch_size.size(),
-                                            space.sequence_parallel.size(),
-                                            space.zero_stage.size(),
-                                            space.recompute.size(),
-                                            space.overlap_tp.size(),
-                                            space.overlap_pp.size(),
-                                            space.overlap_dp.size()};
+std::vector<int> shard_choices(const SearchSpace& space, const Layout& layout) {
+  if (!space.shard_size.empty()) return space.shard_size;
+  std::vector<int> sizes = {0};
+  Layout tried = layout;
+  tried.zero_stage = 1;
+  const int ranks = layout.dp * layout.cp;
+  for (const int size : divisors(ranks, ranks - 1)) {
+    tried.shard_size = size;
+    if (check_sharding(tried).empty()) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+std::int64_t layouts_per_mesh(const SearchSpace& space, const models::Model& model,
+                              const Layout& layout) {
+  const std::array<std::size_t, 10> sizes = {chunk_choices(space, model, layout.pp).size(),
+                                             shard_choices(space, layout).size(),
+                                             space.schedule.size(),
+                                             space.microbatch_size.size(),
+                                             space.sequence_parallel.size(),
+                                             space.zero_stage.size(),
+                                             space.recompute.size(),
+                                             space.overlap_tp.size(),
+                                             space.overlap_pp.size(),
+                                             space.overlap_dp.size()};
   std::int64_t product = 1;
   for (const std::size_t size : sizes) {
     product *= static_cast<std::int64_t>(size);
@@ -141,9 +157,7 @@ class MeshList {
   }
 
   void add(const Mesh& mesh) {
-    const models::Model& model = problem_.base.model;
-    const std::int64_t layouts =
-        layouts_per_mesh(space_, chunk_choices(space_, model, mesh.layout.pp).size());
+    const std::int64_t layouts = layouts_per_mesh(space_, problem_.base.model, mesh.layout);
     outcome_.enumerated += layouts;
     if (outcome_.enumerated > kLayoutsMax) {
       throw Error(ErrorCode::InvalidInput,
@@ -190,6 +204,7 @@ Layout plain_form(const Layout& layout, const models::Stack& stack) {
   if (is_selective && stack.flash_attention) plain.recompute = models::Recompute::None;
   // Under a pipeline gradients leave once per step either way, and are freed as late.
   if (layout.pp > 1 && plain.zero_stage == 2) plain.zero_stage = 1;
+  if (!plain.has_copies_of_shards() || plain.zero_stage == 0) plain.shard_size = 0;
   if (layout.schedule == ScheduleKind::Interleaved && layout.group_size == layout.pp) {
     plain.group_size = 0;
   }

@@ -122,6 +122,8 @@ std::vector<Layout> neighbours(const SearchProblem& problem, const Layout& layou
   vary(
       space.zero_stage, layout, [](Layout& m, int zero) { m.zero_stage = zero; }, out);
   vary(
+      shard_choices(space, layout), layout, [](Layout& m, int size) { m.shard_size = size; }, out);
+  vary(
       space.recompute, layout, [](Layout& m, models::Recompute r) { m.recompute = r; }, out);
   vary(
       space.schedule, layout,

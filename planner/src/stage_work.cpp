@@ -135,7 +135,7 @@ StageWork stage_work(const Plan& plan, int stage, const ModelParts& parts, Kerne
 }
 
 Kernel optimizer_kernel(const Plan& plan, const StageWork& work) {
-  const std::int64_t ranks = plan.layout.zero_stage == 0 ? 1 : gradient_ranks(plan.layout);
+  const std::int64_t ranks = plan.layout.zero_stage == 0 ? 1 : plan.layout.shard_ranks();
   std::int64_t parameters = (work.tied_parameters + ranks - 1) / ranks;
   for (const ChunkWork& chunk : work.chunks) parameters += (chunk.parameters + ranks - 1) / ranks;
   Kernel kernel;

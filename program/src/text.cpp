@@ -78,6 +78,9 @@ void append_head(Out& out, const Program& program) {
     if (!communicator.stages.empty()) {
       append(out, " stages {}", list(communicator.stages, [](int stage) { return stage; }));
     }
+    if (communicator.cut.kind != Cut::Kind::None) {
+      append(out, " {} {}", to_string(communicator.cut.kind), communicator.cut.size);
+    }
     append(out, "\n");
   }
 }

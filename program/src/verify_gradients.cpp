@@ -14,8 +14,15 @@ namespace {
 struct ChunkSyncs {
   std::vector<std::size_t> ops;         // indices of its synchronisations
   std::vector<std::size_t> mirrors;     // of those with the mirrored copy
+  std::vector<std::size_t> shards;      // of sums of a shard over the groups that shard
   std::size_t last_backward = 0;        // position behind it
   std::map<int, std::size_t> backward;  // the same by microbatch
+};
+
+/// Who else has gradients of the same parameters.
+struct Replicas {
+  bool is_reduced = false;
+  bool is_cut = false;  ///< into groups that shard, with sums over them
 };
 
 class GradientCheck {
@@ -26,11 +33,12 @@ class GradientCheck {
         chunks_(static_cast<std::size_t>(program.chunks)),
         order_(program.stages[stage]) {}
 
-  void run(Complaints& complaints, bool has_replicas) {
+  void run(Complaints& complaints, Replicas replicas) {
     collect();
     for (std::size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
       if (program_.stage_map == StageMap::Mirrored) check_mirror(chunk, complaints);
-      if (has_replicas) check(chunk, complaints);
+      if (replicas.is_reduced) check(chunk, complaints);
+      if (replicas.is_cut) check_shards(chunk, complaints);
     }
   }
 
@@ -48,6 +56,10 @@ class GradientCheck {
           (each.collective == Collective::AllReduce ||
            each.collective == Collective::ReduceScatter)) {
         chunk.ops.push_back(i);
+      }
+      if (each.kind == OpKind::Collective && each.payload == Payload::ShardGradients &&
+          each.collective == Collective::AllReduce) {
+        chunk.shards.push_back(i);
       }
       if (each.kind == OpKind::Collective && each.payload == Payload::MirrorGradients &&
           each.collective == Collective::AllReduce) {
@@ -106,6 +118,19 @@ class GradientCheck {
     for (const std::size_t index : chunk.ops) wait_for(mirror, index, complaints);
   }
 
+  /// The groups that shard sum their shards once, behind all reductions of the chunk.
+  void check_shards(std::size_t number, Complaints& complaints) const {
+    const ChunkSyncs& chunk = chunks_[number];
+    if (chunk.shards.size() != 1) {
+      complaints.add(
+          fmt::format("stage {} chunk {}: shards of gradients are summed over their replicas {} "
+                      "times, must be once",
+                      stage_, number, chunk.shards.size()));
+      return;
+    }
+    for (const std::size_t index : chunk.ops) wait_for(index, chunk.shards.front(), complaints);
+  }
+
   void wait_for(std::size_t before, std::size_t index, Complaints& complaints) const {
     if (order_.is_finished(before, index)) return;
     complaints.add(fmt::format("stage {} op {} {}: does not wait for op {} {}", stage_, index,
@@ -118,26 +143,24 @@ class GradientCheck {
   StageOrder order_;
 };
 
-bool has_replicas(const Program& program) {
+Replicas replicas_of(const Program& program) {
+  Replicas replicas;
   for (const Communicator& communicator : program.communicators) {
-    if (communicator.name != "dp") continue;
-    int members = 1;
-    for (const auto& entry : kNames<Axis>) {
-      if (communicator.axes.has(entry.value)) members *= program.grid.size(entry.value);
-    }
-    if (members > 1) return true;
+    const bool reduces = communicator.name == "dp" || communicator.name == "shard";
+    if (reduces && axes_size(program, communicator) > 1) replicas.is_reduced = true;
+    if (communicator.name == "replica") replicas.is_cut = true;
   }
-  return false;
+  return replicas;
 }
 
 }  // namespace
 
 std::vector<std::string> check_gradients(const Program& program) {
-  const bool is_replicated = has_replicas(program);
-  if (!is_replicated && program.stage_map != StageMap::Mirrored) return {};
+  const Replicas replicas = replicas_of(program);
+  if (!replicas.is_reduced && program.stage_map != StageMap::Mirrored) return {};
   Complaints complaints;
   for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
-    GradientCheck(program, stage).run(complaints, is_replicated);
+    GradientCheck(program, stage).run(complaints, replicas);
   }
   return complaints.take();
 }

@@ -61,6 +61,9 @@ void check_layout(const Job& job) {
   demand(split.cp == 1 ? Support::Yes : Support::No, "layout.cp", std::to_string(split.cp), "1");
   demand(job.zero_stage <= 2 ? Support::Yes : Support::No, "layout.zero_stage",
          std::to_string(job.zero_stage), "0, 1, 2");
+  const int replicas = job.program.grid.size(program::Axis::Dp);
+  demand(job.shard_size == 0 || job.shard_size == replicas ? Support::Yes : Support::No,
+         "layout.shard_size", std::to_string(job.shard_size), "0 (all that reduce together)");
   demand(has_plain_schedule(job.program) ? Support::Yes : Support::No, "layout.schedule",
          job.schedule,
          "schedules in a ring without split backward passes (gpipe, 1f1b, interleaved)");

@@ -226,9 +226,26 @@ void read_objective(const Yaml& root, SearchRequest& request) {
 }  // namespace
 
 SearchRequest read_search(const Yaml& node, const planner::Plan& base) {
-  node.allow_only({"gpus", "tp", "cp", "pp", "dp", "v", "microbatch_size", "sequence_parallel",
-                   "zero_stage", "recompute", "schedule", "overlap", "rank_order", "placement",
-                   "objective", "price", "power_per_gpu", "tokens", "compare"});
+  node.allow_only({"gpus",
+                   "tp",
+                   "cp",
+                   "pp",
+                   "dp",
+                   "v",
+                   "microbatch_size",
+                   "sequence_parallel",
+                   "zero_stage",
+                   "shard_size",
+                   "recompute",
+                   "schedule",
+                   "overlap",
+                   "rank_order",
+                   "placement",
+                   "objective",
+                   "price",
+                   "power_per_gpu",
+                   "tokens",
+                   "compare"});
   SearchRequest request;
   request.problem.base = base;
   SearchSpace& space = request.problem.space;
@@ -245,6 +262,7 @@ SearchRequest read_search(const Yaml& node, const planner::Plan& base) {
   }
   read_flags(node, "sequence_parallel", space.sequence_parallel);
   read_ints(node, "zero_stage", 0, 3, space.zero_stage);
+  read_ints(node, "shard_size", 0, kDegreeMax, space.shard_size);
   read_choices(node, "recompute", space.recompute);
   read_choices(node, "schedule", space.schedule);
   if (std::ranges::find(space.schedule, planner::ScheduleKind::File) != space.schedule.end()) {

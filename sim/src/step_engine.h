@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "coupling.h"
 #include "foresail/program/placement.h"
 #include "foresail/program/program.h"
 #include "foresail/sim/compute_cost.h"
@@ -68,7 +69,7 @@ class StepEngine {
   struct alignas(64) UnitState {
     std::array<std::uint32_t, kLaneCount> head{};
     std::array<bool, kLaneCount> is_busy{};
-    int transfers_active = 0;              ///< on the dp lane
+    int transfers_active = 0;              ///< on the dp and replica lanes
     StepOutcome::OpTime* times = nullptr;  ///< of its ops, in times_
     std::size_t first_done = 0;            ///< of its ops, in is_done_
   };
@@ -129,6 +130,7 @@ class StepEngine {
   Context context_;
   Network& network_;
   Units units_;
+  Coupling coupling_;
   ComputeCost compute_;
   UnitSpeed speed_;
   StepEvents& events_;

@@ -66,6 +66,10 @@ Plan draw_plan(std::uint64_t index) {
   plan.training.precision = draw.of({DType::Bf16, DType::Fp32, DType::Fp8});
   plan.stack.flash_attention = draw.coin();
   plan.stack.scatter_gather = draw.coin();
+  const int size = draw.between(2, 3);
+  if (layout.zero_stage > 0 && layout.dp * layout.cp % size == 0 && draw.coin()) {
+    plan.layout.shard_size = size;
+  }
   return plan;
 }
 

@@ -90,6 +90,7 @@ inline planner::Layout random_layout(Draw& draw, const planner::Plan& plan) {
   layout.overlap = {.tp = draw.coin(), .pp = draw.coin(), .dp = draw.coin()};
   using program::Axis;
   if (draw.coin()) layout.rank_order = {Axis::Tp, Axis::Cp, Axis::Ep, Axis::Pp, Axis::Dp};
+  if (layout.zero_stage > 0 && draw.coin()) layout.shard_size = draw.of({0, 2, 4});
   return layout;
 }
 

@@ -99,6 +99,7 @@ SearchProblem random_problem(Draw& draw) {
   space.overlap_dp = draw.coin() ? std::vector{1, 0} : std::vector{1};
   if (draw.coin()) space.gpus = {8, problem.base.cluster.nodes * problem.base.cluster.node.devices};
   if (space.gpus.size() == 2 && space.gpus[1] == 8) space.gpus = {8};
+  if (draw.coin()) space.shard_size = {0, 2};
   problem.objective = draw.of({planner::Objective::StepTime, planner::Objective::TokensPerGpu});
   return problem;
 }
@@ -127,6 +128,7 @@ std::vector<Candidate> try_everything(const SearchProblem& problem,
   vary(space.microbatch_size, [](Layout& l, std::int64_t n) { l.microbatch_size = n; });
   vary(space.sequence_parallel, [](Layout& l, int n) { l.sequence_parallel = n != 0; });
   vary(space.zero_stage, [](Layout& l, int n) { l.zero_stage = n; });
+  vary(space.shard_size, [](Layout& l, int n) { l.shard_size = n; });
   vary(space.recompute, [](Layout& l, models::Recompute r) { l.recompute = r; });
   vary(space.overlap_tp, [](Layout& l, int n) { l.overlap.tp = n != 0; });
   vary(space.overlap_pp, [](Layout& l, int n) { l.overlap.pp = n != 0; });

@@ -45,6 +45,9 @@ struct Layout {
   std::int64_t microbatch_size = 1;
   bool sequence_parallel = false;
   int zero_stage = 0;
+  /// Ranks that share one copy of what zero_stage shards: consecutive ones of the dp * cp that
+  /// reduce gradients together; the other groups of as many hold copies. 0: all of them.
+  int shard_size = 0;
   models::Recompute recompute = models::Recompute::None;
   std::array<program::Axis, program::kAxisCount> rank_order{program::Axis::Tp, program::Axis::Cp,
                                                             program::Axis::Ep, program::Axis::Dp,
@@ -52,6 +55,9 @@ struct Layout {
   Overlap overlap;
 
   int world_size() const { return tp * cp * dp * pp; }
+  int shard_ranks() const { return shard_size == 0 ? dp * cp : shard_size; }
+  /// Whether several groups shard, each a copy of the states (HSDP).
+  bool has_copies_of_shards() const { return shard_ranks() < dp * cp; }
   /// Which part of the model each chunk is (a ring without a pipeline).
   program::StageMap stage_map() const;
   program::GlobalStages global_stages() const;  ///< requires a layout that keeps the laws
@@ -65,6 +71,7 @@ struct Layout {
 /// (interleaved if v > 1). An absent v is 2 for zb_v and dualpipe, and what a written schedule
 /// has.
 Layout read_layout(const Yaml& node);
+/// shard_size only if it is not 0.
 Document to_document(const Layout& layout);
 
 /// A broken law: `name` is stable ("heads_by_tp"), `message` has every term:

@@ -32,7 +32,8 @@ struct DeviceOrder {
 /// Choices of every axis, in order of preference: of plans that run alike, the one with the
 /// earlier choices stands for all. An empty list is "all": for tp and pp the divisors of the
 /// number of GPUs up to the model's heads and layers; for dp what is left; for v the divisors of
-/// the layers per stage; for microbatch_size powers of two up to 16; for the others every value.
+/// the layers per stage; for microbatch_size powers of two up to 16; for shard_size 0 and the
+/// smaller sizes that keep its laws; for the others every value.
 struct SearchSpace {
   std::vector<int> gpus;  ///< sizes of the job; all: the whole cluster, and nothing smaller
   std::vector<int> tp, pp, dp, v;
@@ -40,6 +41,7 @@ struct SearchSpace {
   std::vector<std::int64_t> microbatch_size;
   std::vector<int> sequence_parallel;  ///< 0 or 1
   std::vector<int> zero_stage;
+  std::vector<int> shard_size = {0};
   std::vector<models::Recompute> recompute;
   std::vector<ScheduleKind> schedule;
   std::vector<int> overlap_tp, overlap_pp, overlap_dp;  ///< 0 or 1

@@ -40,17 +40,32 @@ enum class Payload {
   EmbeddingParameters,
   ReplicatedGradients,  ///< tp: gradients of norms and biases that saw only a sequence shard
   StepScalars,          ///< two fp32 sums over all ranks: squared gradient norm, loss
-  MirrorGradients       ///< pp: gradients of one chunk and of its copy on the mirrored stage
+  MirrorGradients,      ///< pp: gradients of one chunk and of its copy on the mirrored stage
+  /// dp: a shard of the gradients of one chunk (of the tied matrix: chunk -1), over the groups that
+  /// each shard the states
+  ShardGradients
 };
 
 enum class HostWork { None, LoadBatch };
 
+/// Groups cut into blocks of `size` consecutive members: a part is a block (Within), or the members
+/// at one place of every block (Across). `size` divides the number of members.
+struct Cut {
+  enum class Kind { None, Within, Across };
+  Kind kind = Kind::None;
+  int size = 0;
+  friend bool operator==(const Cut&, const Cut&) = default;
+};
+/// The part that `rank` belongs to; `members` in increasing rank, `rank` among them.
+std::vector<RankId> part_of(const Cut& cut, std::vector<RankId> members, RankId rank);
+
 /// A communicator is declared once; ranks create their groups in the order of declaration.
 struct Communicator {
-  std::string name;  ///< "tp", "dp", "pp", "embedding", "world"
+  std::string name;  ///< "tp", "dp" ("shard" and "replica"), "pp", "embedding", "world"
   AxisSet axes;      ///< members differ in these coordinates only
   /// Restricts the pp coordinate of the members (the embedding group: first and last). Empty: all.
   std::vector<int> stages;
+  Cut cut{};  ///< not of groups over pp
   friend bool operator==(const Communicator&, const Communicator&) = default;
 };
 
@@ -169,7 +184,13 @@ inline constexpr auto kNames<program::Payload> = std::to_array<Named<program::Pa
      {program::Payload::EmbeddingParameters, "embedding_parameters"},
      {program::Payload::ReplicatedGradients, "replicated_gradients"},
      {program::Payload::StepScalars, "step_scalars"},
-     {program::Payload::MirrorGradients, "mirror_gradients"}});
+     {program::Payload::MirrorGradients, "mirror_gradients"},
+     {program::Payload::ShardGradients, "shard_gradients"}});
+template <>
+inline constexpr auto kNames<program::Cut::Kind> =
+    std::to_array<Named<program::Cut::Kind>>({{program::Cut::Kind::None, "none"},
+                                              {program::Cut::Kind::Within, "within"},
+                                              {program::Cut::Kind::Across, "across"}});
 template <>
 inline constexpr auto kNames<program::HostWork> = std::to_array<Named<program::HostWork>>(
     {{program::HostWork::None, "none"}, {program::HostWork::LoadBatch, "load_batch"}});
