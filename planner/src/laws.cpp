@@ -114,13 +114,8 @@ class Laws {
     divides("heads_by_tp", {"heads", model_.heads}, tp);
     divides("kv_heads_by_tp", {"kv_heads", model_.kv_heads}, tp);
     divides("ffn_by_tp", {"ffn", model_.ffn}, tp);
-    Term stages{fmt::format("(pp {} * v {})", layout_.pp, layout_.v),
-                std::int64_t{layout_.pp} * layout_.v};
-    // Mirrored chunks are copies: the model is cut once per stage.
-    if (layout_.stage_map() == program::StageMap::Mirrored) {
-      stages = {fmt::format("pp {}", layout_.pp), layout_.pp};
-    }
-    divides("layers_by_stages", {"layers", model_.layers}, stages);
+    for (BrokenLaw& law : check_stage_layers(model_, layout_)) broken_.push_back(std::move(law));
+    for (BrokenLaw& law : check_recomputation(model_, layout_)) broken_.push_back(std::move(law));
   }
 
   void check_sizes() {

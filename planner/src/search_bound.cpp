@@ -58,7 +58,7 @@ PlanBound::Reduction PlanBound::reduce(int stage, std::int64_t parameters) const
 }
 
 PlanBound::Exchange PlanBound::exchange(int stage) const {
-  const StageShape& shape = shape_.of(stage, stages_);
+  const StageShape& shape = shape_.of(stage);
   const bool has_overlap = plan_.layout.overlap.dp;
   const bool is_resident = zero_ == 1 || zero_ == 2;
   Exchange made;
@@ -223,7 +223,7 @@ double PlanBound::sends(int stage, const StageShape& shape) const {
 
 /// W_s: from the start of the first pass to the end of the last.
 double PlanBound::work(int stage) const {
-  const StageShape& shape = shape_.of(stage, stages_);
+  const StageShape& shape = shape_.of(stage);
   double waits = 0;
   if (!plan_.layout.overlap.pp && stages_ > 1) {
     waits = std::max(0.0, sends(stage, shape)) * message_;
@@ -240,7 +240,7 @@ std::vector<double> PlanBound::ends() const {
   double before = exchange_.front().gather_first;
   double after = 0;
   for (int stage = 0; stage < stages_; ++stage) {
-    const StageShape& shape = shape_.of(stage, stages_);
+    const StageShape& shape = shape_.of(stage);
     double& end = ends[static_cast<std::size_t>(stage)];
     const double own = stage == stages_ - 1 ? exchange_.back().gather_first : 0;
     double start = std::max(before, own);
@@ -259,7 +259,7 @@ PlanBound::Lanes PlanBound::lane_end(int stage, const PassOrder& order,
   const bool is_per_step = zero_ < 2 || (zero_ == 2 && stages_ > 1);
   if (ranks_ == 1 || !plan_.layout.overlap.dp || !is_per_step) return {};
   if (map_ == program::StageMap::Mirrored) return {};
-  const StageShape& shape = shape_.of(stage, stages_);
+  const StageShape& shape = shape_.of(stage);
   std::vector<std::pair<double, std::size_t>> ready(shape.work.chunks.size());
   for (std::size_t at = 0; at < order.size(); ++at) {
     const auto chunk = static_cast<std::size_t>(order[at].chunk);
@@ -308,7 +308,7 @@ double PlanBound::fine(const Schedule& schedule) const {
   costs.message = message_;
   costs.blocking = !plan_.layout.overlap.pp;
   for (int stage = 0; stage < stages_; ++stage) {
-    const StageShape& shape = shape_.of(stage, stages_);
+    const StageShape& shape = shape_.of(stage);
     costs.forward_of.push_back(shape.forward);
     costs.backward_of.push_back(shape.backward);
     costs.backward_input_of.push_back(shape.backward_input);

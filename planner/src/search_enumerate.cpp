@@ -72,7 +72,7 @@ MeshState::Refined MeshState::refine(const Layout& layout) {
   const Schedule schedule = make_schedule(plan_);
   std::vector<program::MemoryNeed> memory;
   for (int stage = 0; stage < layout.pp; ++stage) {
-    memory.push_back(memory_need(plan_, stage, shape.of(stage, layout.pp).work, schedule));
+    memory.push_back(memory_need(plan_, stage, shape.of(stage).work, schedule));
   }
   Refined refined;
   refined.out_of_memory = describe_excess(memory, limit_);
@@ -98,12 +98,15 @@ class MeshEnumeration {
     const double start = thread_seconds();
     for (const int v : chunk_choices(space_, problem_.base.model, mesh_.layout.pp)) {
       for (const ScheduleKind schedule : space_.schedule) {
-        for (const std::int64_t size : space_.microbatch_size) {
-          Layout layout = mesh_.layout;
-          layout.v = v;
-          layout.schedule = schedule;
-          layout.microbatch_size = size;
-          add_switches(layout);
+        for (const StageLayers& stages : space_.stages) {
+          for (const std::int64_t size : space_.microbatch_size) {
+            Layout layout = mesh_.layout;
+            layout.v = v;
+            layout.stages = stages;
+            layout.schedule = schedule;
+            layout.microbatch_size = size;
+            add_switches(layout);
+          }
         }
       }
     }
@@ -112,8 +115,8 @@ class MeshEnumeration {
   }
 
  private:
-  /// Laws know nothing of recomputation and the other overlaps, and of ZeRO's stage only those of a
-  /// mirrored schedule and of sharding in groups.
+  /// Laws know nothing of the other overlaps, and of ZeRO's stage and recomputation only those of a
+  /// mirrored schedule, of sharding in groups and of checkpoints.
   void add_switches(Layout layout) {
     const auto inner = static_cast<std::int64_t>(
         space_.zero_stage.size() * space_.recompute.size() * space_.overlap_tp.size() *
@@ -137,7 +140,7 @@ class MeshEnumeration {
   }
 
   void add_rest(Layout layout) {
-    for (const models::Recompute recompute : space_.recompute) {
+    for (const Recomputation& recompute : space_.recompute) {
       for (const int overlap_tp : space_.overlap_tp) {
         for (const int overlap_dp : space_.overlap_dp) {
           layout.recompute = recompute;
@@ -156,7 +159,8 @@ class MeshEnumeration {
     const bool is_mirrored = layout.stage_map() == program::StageMap::Mirrored;
     for (const int size : shards_) {
       layout.shard_size = size;
-      if ((layout.zero_stage == 3 && is_mirrored) || !check_sharding(layout).empty()) {
+      if ((layout.zero_stage == 3 && is_mirrored) || !check_sharding(layout).empty() ||
+          !check_recomputation(problem_.base.model, layout).empty()) {
         reject(layout);
       } else {
         add(layout);
@@ -207,7 +211,7 @@ class MeshEnumeration {
   bool is_surely_too_large(const PlanShape& shape) const {
     if (state_.limit_.count() == 0) return false;
     const Plan& plan = state_.plan_;
-    const StageWork& work = shape.first.work;
+    const StageWork& work = shape.of(0).work;
     const double states = static_cast<double>(state_need(plan, work).peak().count());
     double kept = 0;
     if (plan.layout.pp == 1) {

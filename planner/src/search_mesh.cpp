@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "recompute_order.h"
+
 namespace foresail::planner {
 namespace {
 
@@ -172,7 +174,7 @@ ShapeCache::Key ShapeCache::key_of(const Plan& plan) {
   const bool has_buckets = layout.pp == 1 && layout.overlap.dp;
   const bool has_layers = layout.pp == 1 && layout.zero_stage == 3;
   return {{layout.microbatch_size, layout.sequence_parallel, layout.recompute, layout.overlap.tp},
-          {layout.v, has_buckets, has_layers, layout.stage_map(), is_split(layout)}};
+          {layout.v, layout.stages, has_buckets, has_layers, layout.stage_map(), is_split(layout)}};
 }
 
 ShapeCache::SplitParts& ShapeCache::parts(const Plan& plan) {
@@ -180,10 +182,11 @@ ShapeCache::SplitParts& ShapeCache::parts(const Plan& plan) {
   if (!is_new) return split->second;
   ModelParts& sizes = split->second.sizes;
   sizes = model_parts(plan);
-  for (models::Work* work : {&sizes.layer, &sizes.embedding, &sizes.head}) {
+  for (models::Work* work : {&sizes.layer, &sizes.embedding, &sizes.head, &sizes.kept}) {
     work->forward = {};
     work->backward = {};
   }
+  sizes.again = sizes.again_last = {};
   return split->second;
 }
 
@@ -192,10 +195,20 @@ const PlanShape& ShapeCache::sizes(const Plan& plan) {
   PlanShape& made = entry->second;
   if (!is_new) return made;
   const ModelParts& sizes = parts(plan).sizes;
-  const int stages = plan.layout.pp;
-  made.first.work = stage_work(plan, 0, sizes, KernelLists::LeftOut);
-  if (stages > 2) made.middle.work = stage_work(plan, 1, sizes, KernelLists::LeftOut);
-  if (stages > 1) made.last.work = stage_work(plan, stages - 1, sizes, KernelLists::LeftOut);
+  std::map<std::vector<std::tuple<int, int, bool, bool>>, std::size_t> known;
+  for (int stage = 0; stage < plan.layout.pp; ++stage) {
+    std::vector<std::tuple<int, int, bool, bool>> parts_of_stage;
+    for (int chunk = 0; chunk < chunk_count(plan); ++chunk) {
+      const StagePart part = stage_part(plan, stage, chunk);
+      parts_of_stage.emplace_back(part.end_layer - part.first_layer,
+                                  recomputed_layers(plan.layout, part), part.has_embedding,
+                                  part.has_head);
+    }
+    const auto [kind, is_first] = known.emplace(std::move(parts_of_stage), made.kinds.size());
+    made.kind_of.push_back(kind->second);
+    if (!is_first) continue;
+    made.kinds.emplace_back().work = stage_work(plan, stage, sizes, KernelLists::LeftOut);
+  }
   return made;
 }
 
@@ -205,10 +218,10 @@ const PlanShape& ShapeCache::shape(const Plan& plan) {
   if (made.is_timed) return made;
   SplitParts& split = parts(plan);
   price(plan, is_split(plan.layout) ? Backward::Split : Backward::Whole, split);
-  const int stages = plan.layout.pp;
-  add_times(plan, 0, split, made.first);
-  if (stages > 2) add_times(plan, 1, split, made.middle);
-  if (stages > 1) add_times(plan, stages - 1, split, made.last);
+  for (int stage = 0; stage < plan.layout.pp; ++stage) {
+    StageShape& kind = made.kinds[made.kind_of[static_cast<std::size_t>(stage)]];
+    if (kind.forward.empty()) add_times(plan, stage, split, kind);
+  }
   made.is_timed = true;
   return made;
 }
@@ -229,6 +242,11 @@ void ShapeCache::price(const Plan& plan, Backward kind, SplitParts& parts) const
   };
   const ModelParts model = model_parts(plan);
   add(model.layer, parts.layer);
+  add(model.kept, parts.kept);
+  if (!parts.is_priced) {
+    parts.again = price_part(model.again, of_kernel);
+    parts.again_last = price_part(model.again_last, of_kernel);
+  }
   add(model.embedding, parts.embedding);
   add(model.head, parts.head);
   if (has_input_gather(plan, program::Payload::Activation)) {
@@ -243,7 +261,7 @@ void ShapeCache::add_times(const Plan& plan, int stage, SplitParts& parts,
                            StageShape& shape) const {
   const Backward kind = is_split(plan.layout) ? Backward::Split : Backward::Whole;
   for (int chunk = 0; chunk < static_cast<int>(shape.work.chunks.size()); ++chunk) {
-    const ChunkSeconds times = chunk_seconds(stage_part(plan, stage, chunk), kind, parts);
+    const ChunkSeconds times = chunk_seconds(plan.layout, stage_part(plan, stage, chunk), parts);
     shape.forward.push_back(times.forward);
     shape.backward.push_back(times.backward);
     if (kind == Backward::Whole) continue;
@@ -252,8 +270,8 @@ void ShapeCache::add_times(const Plan& plan, int stage, SplitParts& parts,
   }
 }
 
-double ShapeCache::backward_seconds(const StagePart& part, const SplitParts& parts,
-                                    PricedPart Passes::*half) const {
+double ShapeCache::backward_seconds(const Layout& layout, const StagePart& part,
+                                    const SplitParts& parts, PricedPart Passes::*half) const {
   const bool is_whole = half == &Passes::backward;
   PassClock clock(constants_);
   const auto append = [&](const PricedPart& more) {
@@ -262,15 +280,23 @@ double ShapeCache::backward_seconds(const StagePart& part, const SplitParts& par
   };
   if (!part.has_head && half != &Passes::backward_weight) append(parts.gradient_gather);
   if (part.has_head) append(parts.head.*half);
-  for (int at = part.first_layer; at < part.end_layer; ++at) append(parts.layer.*half);
+  const bool reruns = half != &Passes::backward_weight;
+  for (const BackwardPiece piece : backward_order(layout, part)) {
+    if (piece == BackwardPiece::Layer) append(parts.layer.*half);
+    if (piece == BackwardPiece::Kept) append(parts.kept.*half);
+    if (piece == BackwardPiece::Again && reruns) append(parts.again);
+    if (piece == BackwardPiece::AgainLast && reruns) append(parts.again_last);
+  }
   if (part.has_embedding) append(parts.embedding.*half);
   return clock.seconds(host_per_kernel_s_);
 }
 
-ShapeCache::ChunkSeconds ShapeCache::chunk_seconds(const StagePart& part, Backward backward,
+ShapeCache::ChunkSeconds ShapeCache::chunk_seconds(const Layout& layout, const StagePart& part,
                                                    SplitParts& parts) const {
   const int layers = part.end_layer - part.first_layer;
-  const std::tuple key{layers, part.has_embedding, part.has_head, backward};
+  const Backward backward = is_split(layout) ? Backward::Split : Backward::Whole;
+  const std::tuple key{layers, recomputed_layers(layout, part), part.has_embedding, part.has_head,
+                       backward};
   const auto known = parts.known.find(key);
   if (known != parts.known.end()) return known->second;
   PassClock forward(constants_);
@@ -280,10 +306,10 @@ ShapeCache::ChunkSeconds ShapeCache::chunk_seconds(const StagePart& part, Backwa
   if (part.has_head) forward.append(parts.head.forward);
   ChunkSeconds made;
   made.forward = forward.seconds(host_per_kernel_s_);
-  made.backward = backward_seconds(part, parts, &Passes::backward);
+  made.backward = backward_seconds(layout, part, parts, &Passes::backward);
   if (backward == Backward::Split) {
-    made.backward_input = backward_seconds(part, parts, &Passes::backward_input);
-    made.backward_weight = backward_seconds(part, parts, &Passes::backward_weight);
+    made.backward_input = backward_seconds(layout, part, parts, &Passes::backward_input);
+    made.backward_weight = backward_seconds(layout, part, parts, &Passes::backward_weight);
   }
   parts.known.emplace(key, made);
   return made;

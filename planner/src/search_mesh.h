@@ -57,7 +57,7 @@ class MeshCost {
   mutable std::map<std::tuple<Lane, Collective, std::int64_t>, double> least_known_;
 };
 
-/// One kind of stage: the first, the last, or one between them.
+/// One kind of stage: those whose chunks hold the same parts.
 struct StageShape {
   StageWork work;                         ///< without kernels
   std::vector<double> forward, backward;  ///< least seconds, by chunk
@@ -65,12 +65,10 @@ struct StageShape {
   std::vector<double> backward_input, backward_weight;
 };
 struct PlanShape {
-  StageShape first, middle, last;  ///< with one stage all is in `first`
+  std::vector<StageShape> kinds;
+  std::vector<std::size_t> kind_of;  ///< by stage
   bool is_timed = false;
-  const StageShape& of(int stage, int stages) const {
-    if (stage == 0) return first;
-    return stage == stages - 1 ? last : middle;
-  }
+  const StageShape& of(int stage) const { return kinds[kind_of[static_cast<std::size_t>(stage)]]; }
 };
 
 /// Shapes of the plans of one mesh, each made once.
@@ -88,9 +86,9 @@ class ShapeCache {
   const PlanShape& sizes(const Plan& plan);
 
  private:
-  using SplitKey = std::tuple<std::int64_t, bool, models::Recompute, bool>;
-  /// v, buckets, layers as buckets, stage map, split backward.
-  using ChunkKey = std::tuple<int, bool, bool, program::StageMap, bool>;
+  using SplitKey = std::tuple<std::int64_t, bool, Recomputation, bool>;
+  /// v, stages, buckets, layers as buckets, stage map, split backward.
+  using ChunkKey = std::tuple<int, StageLayers, bool, bool, program::StageMap, bool>;
   struct Passes {
     PricedPart forward, backward, backward_input, backward_weight;
   };
@@ -100,19 +98,21 @@ class ShapeCache {
   enum class Backward { Whole, Split };
   struct SplitParts {
     ModelParts sizes;  // without kernels
-    Passes layer, embedding, head;
+    Passes layer, embedding, head, kept;
+    PricedPart again, again_last;
     PricedPart gather;           ///< of a sharded activation
     PricedPart gradient_gather;  ///< of a sharded gradient; empty where gradients travel whole
     bool is_priced = false, has_halves = false;
-    std::map<std::tuple<int, bool, bool, Backward>, ChunkSeconds> known;
+    /// By layers, those of them recomputed, ends and kind of backward.
+    std::map<std::tuple<int, int, bool, bool, Backward>, ChunkSeconds> known;
   };
   using Key = std::pair<SplitKey, ChunkKey>;
   static Key key_of(const Plan& plan);
   SplitParts& parts(const Plan& plan);
   void price(const Plan& plan, Backward kind, SplitParts& parts) const;
   void add_times(const Plan& plan, int stage, SplitParts& parts, StageShape& shape) const;
-  ChunkSeconds chunk_seconds(const StagePart& part, Backward backward, SplitParts& parts) const;
-  double backward_seconds(const StagePart& part, const SplitParts& parts,
+  ChunkSeconds chunk_seconds(const Layout& layout, const StagePart& part, SplitParts& parts) const;
+  double backward_seconds(const Layout& layout, const StagePart& part, const SplitParts& parts,
                           PricedPart Passes::*half) const;
 
   const MeshCost& mesh_;

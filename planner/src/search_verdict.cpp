@@ -114,6 +114,8 @@ std::vector<Layout> neighbours(const SearchProblem& problem, const Layout& layou
       out);
   vary(chunk_choices(space, model, layout.pp), layout, chunks, out);
   vary(
+      space.stages, layout, [](Layout& m, const StageLayers& stages) { m.stages = stages; }, out);
+  vary(
       space.microbatch_size, layout, [](Layout& m, std::int64_t size) { m.microbatch_size = size; },
       out);
   vary(
@@ -124,7 +126,7 @@ std::vector<Layout> neighbours(const SearchProblem& problem, const Layout& layou
   vary(
       shard_choices(space, layout), layout, [](Layout& m, int size) { m.shard_size = size; }, out);
   vary(
-      space.recompute, layout, [](Layout& m, models::Recompute r) { m.recompute = r; }, out);
+      space.recompute, layout, [](Layout& m, const Recomputation& r) { m.recompute = r; }, out);
   vary(
       space.schedule, layout,
       [&](Layout& m, ScheduleKind kind) {

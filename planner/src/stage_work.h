@@ -41,6 +41,9 @@ StageWork stage_work(const Plan& plan, int stage);
 /// The parts that every chunk is made of, each once.
 struct ModelParts {
   models::Work layer, embedding, head;
+  /// A layer that keeps all, and what runs to have it again, where full recomputation needs that.
+  models::Work kept;
+  std::vector<Kernel> again, again_last;
 };
 ModelParts model_parts(const Plan& plan);
 

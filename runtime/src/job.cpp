@@ -64,6 +64,14 @@ void check_layout(const Job& job) {
   const int replicas = job.program.grid.size(program::Axis::Dp);
   demand(job.shard_size == 0 || job.shard_size == replicas ? Support::Yes : Support::No,
          "layout.shard_size", std::to_string(job.shard_size), "0 (all that reduce together)");
+  demand(job.recompute.empty() ? Support::Yes : Support::No, "layout.recompute", job.recompute,
+         "none, selective, full");
+  for (const std::vector<ChunkPart>& stage : job.parts) {
+    for (const ChunkPart& part : stage) {
+      demand(part.end_layer > part.first_layer ? Support::Yes : Support::No, "layout.stages",
+             "a chunk without layers", "chunks with at least one");
+    }
+  }
   demand(has_plain_schedule(job.program) ? Support::Yes : Support::No, "layout.schedule",
          job.schedule,
          "schedules in a ring without split backward passes (gpipe, 1f1b, interleaved)");

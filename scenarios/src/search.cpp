@@ -23,6 +23,7 @@ std::string difference(const Layout& layout, const Layout& other) {
                                         "cp",
                                         "pp",
                                         "v",
+                                        "stages",
                                         "schedule",
                                         "group_size",
                                         "dp",
@@ -35,9 +36,10 @@ std::string difference(const Layout& layout, const Layout& other) {
                                         "recompute"};
   const Document mine = planner::to_document(layout);
   const Document theirs = planner::to_document(other);
-  // Some keys stand only where they are not what they usually are: 0.
-  const auto entry = [](const Document& document, const char* key) {
-    return document.contains(key) ? document.at(key) : Document(0);
+  // Some keys stand only where they are not what they usually are.
+  const auto entry = [](const Document& document, const std::string& key) {
+    if (document.contains(key)) return document.at(key);
+    return key == "stages" ? Document("even") : Document(0);
   };
   std::string text;
   const auto add = [&](const std::string& key, const Document& value) {
@@ -96,10 +98,11 @@ std::string describe(const Layout& layout) {
   if (layout.cp > 1) text += fmt::format(" cp {}", layout.cp);
   text += fmt::format(" v {} mb {} {} zero {}", layout.v, layout.microbatch_size,
                       to_string(layout.schedule), layout.zero_stage);
+  if (!layout.stages.is_even()) text += " stages " + to_text(layout.stages);
   if (layout.shard_size != 0) text += fmt::format(" shard {}", layout.shard_size);
   if (layout.sequence_parallel) text += " sp";
   if (layout.recompute != models::Recompute::None) {
-    text += fmt::format(" recompute {}", to_string(layout.recompute));
+    text += fmt::format(" recompute {}", to_text(layout.recompute));
   }
   std::string overlap;
   if (layout.overlap.tp) overlap += "+tp";

@@ -11,7 +11,9 @@
 #include "foresail/base/yaml.h"
 #include "foresail/models/model.h"
 #include "foresail/models/operators.h"
+#include "foresail/planner/recomputation.h"
 #include "foresail/planner/schedule_order.h"
+#include "foresail/planner/stage_layers.h"
 #include "foresail/program/axes.h"
 #include "foresail/program/training.h"
 
@@ -39,6 +41,7 @@ struct Overlap {
 struct Layout {
   int tp = 1, cp = 1, ep = 1, dp = 1, pp = 1;
   int v = 1;           ///< virtual stages (chunks) per rank
+  StageLayers stages;  ///< how many layers each global stage has
   int group_size = 0;  ///< microbatches per interleaving group (G); 0: pp
   ScheduleKind schedule = ScheduleKind::OneForwardOneBackward;
   WrittenSchedule written;  ///< its orders if schedule is File
@@ -48,7 +51,7 @@ struct Layout {
   /// Ranks that share one copy of what zero_stage shards: consecutive ones of the dp * cp that
   /// reduce gradients together; the other groups of as many hold copies. 0: all of them.
   int shard_size = 0;
-  models::Recompute recompute = models::Recompute::None;
+  Recomputation recompute;
   std::array<program::Axis, program::kAxisCount> rank_order{program::Axis::Tp, program::Axis::Cp,
                                                             program::Axis::Ep, program::Axis::Dp,
                                                             program::Axis::Pp};
@@ -71,7 +74,7 @@ struct Layout {
 /// (interleaved if v > 1). An absent v is 2 for zb_v and dualpipe, and what a written schedule
 /// has.
 Layout read_layout(const Yaml& node);
-/// shard_size only if it is not 0.
+/// shard_size and stages only if they are not 0 and even.
 Document to_document(const Layout& layout);
 
 /// A broken law: `name` is stable ("heads_by_tp"), `message` has every term:
