@@ -127,6 +127,8 @@ std::vector<Layout> neighbours(const SearchProblem& problem, const Layout& layou
         out);
   }
   vary(
+      space.stages, layout, [](Layout& m, const StageLayers& stages) { m.stages = stages; }, out);
+  vary(
       space.microbatch_size, layout, [](Layout& m, std::int64_t size) { m.microbatch_size = size; },
       out);
   vary(
@@ -135,7 +137,9 @@ std::vector<Layout> neighbours(const SearchProblem& problem, const Layout& layou
   vary(
       space.zero_stage, layout, [](Layout& m, int zero) { m.zero_stage = zero; }, out);
   vary(
-      space.recompute, layout, [](Layout& m, models::Recompute r) { m.recompute = r; }, out);
+      shard_choices(space, layout), layout, [](Layout& m, int size) { m.shard_size = size; }, out);
+  vary(
+      space.recompute, layout, [](Layout& m, const Recomputation& r) { m.recompute = r; }, out);
   vary(
       space.schedule, layout,
       [&](Layout& m, ScheduleKind kind) {

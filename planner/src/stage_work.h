@@ -45,6 +45,10 @@ struct ModelParts {
   std::vector<models::Work> layers;  ///< by kind
   std::vector<int> kind;             ///< by layer of the model
   models::Work embedding, head;
+  /// A layer that keeps all, and what runs to have it again, where full recomputation needs that
+  /// (models without experts only: law experts_recompute).
+  models::Work kept;
+  std::vector<Kernel> again, again_last;
   const models::Work& layer(int at) const {
     return layers[static_cast<std::size_t>(kind[static_cast<std::size_t>(at)])];
   }
