@@ -105,8 +105,8 @@ Duration StepEngine::exchange_time(CommunicatorId communicator, int stage, const
       known->second = std::max(known->second, measured);
       continue;
     }
-    plans.push_back(network_.collective(kernel.collective, kernel.bytes, devices,
-                                        connection_of(devices)));
+    plans.push_back(
+        network_.collective(kernel.collective, kernel.bytes, devices, connection_of(devices)));
     if (!shares) known->second = std::max(known->second, network_.alone(plans.back()));
   }
   if (shares && !plans.empty()) {
