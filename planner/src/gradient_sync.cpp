@@ -287,6 +287,11 @@ void GradientSync::reduce_replicated(const Ops& passes) {
   op.bytes = parameters * Bytes(size_of(op.dtype));
   op.after = {last_reduction_.value_or(passes.back())};
   if (!last_reduction_ && is_mirrored(in_.plan)) op.after = synchronised_;
+  if (last_reduction_ && !dp_.communicator) {
+    // Some chunks may have no experts, and so no reduction behind their last pass.
+    op.after.push_back(passes.back());
+    op.after.insert(op.after.end(), synchronised_.begin(), synchronised_.end());
+  }
   synchronised_.push_back(ops_.push_back(std::move(op)));
 }
 

@@ -267,7 +267,8 @@ std::vector<double> PlanBound::ends() const {
     double start = std::max(before, own);
     if (is_mirrored && stage > 0) start = own;
     end = start + work(stage);
-    ends.front() = std::max(ends.front(), is_split_ ? end : end + after);
+    // In halves nobody waits for the last pass of another stage, which may be a W.
+    if (!is_split_) ends.front() = std::max(ends.front(), end + after);
     before += shape.forward.front() + message_;
     after += shape.backward.front() + message_;
   }
