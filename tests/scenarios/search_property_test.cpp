@@ -110,7 +110,9 @@ SearchProblem random_problem(Draw& draw) {
   if (draw.coin()) space.shard_size = {0, 2};
   if (draw.coin()) {
     problem.base.model.layers -= 1;
-    space.stages = {{.account_for_loss = true}, {.last = 1}, {}};
+    space.stages.resize(3);
+    space.stages[0].account_for_loss = true;
+    space.stages[1].last = 1;
   }
   problem.objective = draw.of({planner::Objective::StepTime, planner::Objective::TokensPerGpu});
   return problem;
