@@ -1,17 +1,10 @@
 #include "saved.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
 namespace foresail::models {
 namespace {
-
-Bytes sum(const std::vector<SavedTensor>& tensors) {
-  Bytes total;
-  for (const SavedTensor& tensor : tensors) total += tensor.bytes;
-  return total;
-}
 
 // Inputs of linear layers are kept for the weight gradient; with sequence parallelism only the own
 // shard, which is gathered again.
@@ -82,29 +75,6 @@ std::vector<SavedTensor> layer_retained(const Model& model, const Share& share) 
   retained.push_back({"fc2.input", Bytes(ffn * e)});
   retained.push_back({"fc2.gradient", Bytes(share.hidden_elements() * e)});
   return retained;
-}
-
-Bytes layer_working_set(const Model& model, const Split& split, const Share& share) {
-  const std::int64_t e = share.element;
-  const bool is_unfused = !split.stack.flash_attention;
-  Bytes recomputed;
-  if (split.recompute == Recompute::Full) {
-    recomputed = sum(kept_by_forward(model, share, is_unfused));
-  } else if (split.recompute == Recompute::Selective && is_unfused) {
-    std::vector<SavedTensor> scores;
-    add_scores(scores, model, share);
-    recomputed = sum(scores);
-  }
-  // A re-gathered input and a gathered gradient live side by side.
-  const Bytes gathered(share.is_sequence_parallel ? 2 * share.hidden_elements() * e : 0);
-  // Gathered keys and values, and their gradients before the reduction.
-  const Bytes keys(
-      share.is_context_parallel ? 4 * share.samples * share.sequence * share.kv_width * e : 0);
-  // Gradients on both sides of the activation; on both sides of the softmax.
-  const Bytes mlp(share.tokens * (share.fc1_width + share.ffn) * e);
-  const Bytes attention(share.tokens * share.qkv_width * e +
-                        (is_unfused ? 2 : 0) * share.scores() * e);
-  return recomputed + gathered + std::max(mlp, attention + keys);
 }
 
 }  // namespace foresail::models

@@ -15,12 +15,19 @@
 
 namespace foresail::runtime {
 
+/// What the attention of every layer reads.
+struct AttentionTables {
+  at::Tensor is_later;      ///< [positions, positions], true where the key comes after the query
+  at::Tensor cosine, sine;  ///< [positions, head_size / 2]; rotary positions only
+};
+
 /// The modules of a chunk outlive the autograd graphs made through them, and one op runs at a time.
 struct StageScope {
   const models::Model* model = nullptr;
   const models::Split* split = nullptr;
   std::uint64_t seed = 1;
   int tp_rank = 0;
+  AttentionTables tables;
   OpContext* op = nullptr;  ///< set while a pass runs
 
   OpContext& context() const {
