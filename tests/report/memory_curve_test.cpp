@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "example.h"
@@ -92,7 +93,8 @@ TEST(MemoryCurve, CountsEqualTensorsOfSeveralMicrobatches) {
   memory.lives.push_back({0, start(0), end(6)});
   const MemoryCurve curve = memory_curve(example_program().stages[0], memory, example_times());
   for (const OwnedBytes& owned : curve.owners) {
-    if (owned.tensor.name == "fc2.input") EXPECT_EQ(owned.count, 3);
+    if (owned.tensor.name != "fc2.input") continue;
+    EXPECT_EQ(owned.count, 3);
   }
   EXPECT_EQ(curve.points[curve.peak].total, Bytes(1444));
 }
