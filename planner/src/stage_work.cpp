@@ -49,9 +49,16 @@ class ChunkBuilder {
       models::append(chunk_.forward, work.forward);
       backward_.push_back(&work);
     }
+    // Parts before this one hold what they saved; those behind it, in a backward pass, nothing but
+    // what a weight half needs.
+    const Bytes before = chunk_.saved;
+    const Bytes backward = before + models::sum(work.backward_peak);
+    const Bytes retained = work.retained_bytes();
+    chunk_.forward_peak = std::max(chunk_.forward_peak, before + models::sum(work.forward_peak));
+    chunk_.backward_peak = std::max(chunk_.backward_peak, backward);
+    chunk_.input_peak = std::max(chunk_.input_peak + retained, backward);
     chunk_.saved += work.saved_bytes();
-    chunk_.retained += work.retained_bytes();
-    chunk_.working_set = std::max(chunk_.working_set, work.working_set);
+    chunk_.retained += retained;
     chunk_.parameters += parameters.total();
     chunk_.replicated += parameters.replicated;
     chunk_.experts += parameters.experts;

@@ -21,7 +21,9 @@ struct ChunkWork {
   std::vector<Kernel> backward_input, backward_weight;
   Bytes saved;                  ///< lives from the forward pass to the backward pass
   Bytes retained;               ///< lives from the input half to the weight half instead
-  Bytes working_set;            ///< largest transient of a pass
+  Bytes forward_peak;           ///< most that is there in a forward pass, `saved` included
+  Bytes backward_peak;          ///< the same for a whole backward pass
+  Bytes input_peak;             ///< for its input half, `retained` included
   std::int64_t parameters = 0;  ///< on one rank, in this chunk's own gradient bucket
   std::int64_t replicated = 0;  ///< of these, equal on all tp ranks
   std::int64_t experts = 0;     ///< parameters of routed experts, in a bucket of their own
