@@ -21,6 +21,7 @@ struct Case {
   Layout layout;
   std::string model = "gpt_tiny";
   std::function<void(planner::Plan&)> change = [](planner::Plan&) {};
+  std::string parts = {};  ///< what `change` makes of the model
 };
 
 struct Degrees {
@@ -70,6 +71,16 @@ std::vector<Case> cases() {
       {layout_of({.tp = 2, .pp = 2}, Recompute::Full), "gpt_tiny_tied"},
       {changed(layout_of({.pp = 2, .dp = 2}), [](Layout& layout) { layout.zero_stage = 1; }),
        "gpt_tiny_tied"},
+      {changed(layout_of({.pp = 2}), [](Layout& layout) { layout.schedule = ScheduleKind::ZbH1; })},
+      {changed(layout_of({.pp = 2, .v = 2}),
+               [](Layout& layout) { layout.schedule = ScheduleKind::ZbV; })},
+      {layout_of({.tp = 2}), "gpt_tiny",
+       [](planner::Plan& plan) {
+         plan.model.block = models::Block::Parallel;
+         plan.model.attention = models::Attention::SlidingWindow;
+         plan.model.window = 64;
+       },
+       "parallel block, window"},
       // Llama's parts: grouped queries, SwiGLU, RMSNorm, rotary positions.
       {layout_of({.tp = 2}), "gpt_tiny",
        [](planner::Plan& plan) {
@@ -80,7 +91,8 @@ std::vector<Case> cases() {
          plan.model.positions = models::Positions::Rotary;
          plan.model.max_positions = 0;
          plan.model.biases = false;
-       }},
+       },
+       "Llama's parts"},
   };
 }
 
@@ -108,11 +120,11 @@ std::vector<Row> rows_of(const planner::Plan& plan) {
 
 std::string name_of(const Case& each) {
   std::string text = describe(each.layout);
-  if (each.layout.schedule == ScheduleKind::Gpipe) text += ", gpipe";
   if (each.layout.recompute != Recompute::None) {
     text += ", recompute " + std::string(to_string(each.layout.recompute));
   }
-  return each.model == "gpt_tiny_tied" ? text + ", tied" : text;
+  if (each.model == "gpt_tiny_tied") text += ", tied";
+  return each.parts.empty() ? text : text + ", " + each.parts;
 }
 
 /// The table of docs/validation/memory.md; of ranks that are alike, the one furthest off.
