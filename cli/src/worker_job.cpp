@@ -25,7 +25,8 @@ models::Split split_of(const planner::Plan& plan) {
   split.microbatch_size = plan.layout.microbatch_size;
   split.sequence_length = plan.training.sequence_length;
   split.dtype = plan.training.precision;
-  split.recompute = plan.layout.recompute;
+  split.recompute = plan.layout.recompute.what;
+  split.recompute_modules = plan.layout.recompute.modules;
   split.overlap_tp = plan.layout.overlap.tp;
   split.stack = plan.stack;
   return split;
@@ -46,6 +47,8 @@ runtime::Job make_job(const planner::Plan& plan) {
     }
   }
   job.zero_stage = plan.layout.zero_stage;
+  job.shard_size = plan.layout.shard_size;
+  if (!plan.layout.recompute.is_plain()) job.recompute = to_text(plan.layout.recompute);
   job.schedule = std::string(to_string(plan.layout.schedule));
   job.seed = plan.seed;
   job.plan_digest = plan.digest();

@@ -118,13 +118,38 @@ ActivationShape activation_of(const Share& share) {
 
 // From the projected queries, keys and values back to their gradients.
 void core_backward(PassKernels& pass, const Model& model, const Split& split) {
-  if (split.recompute == Recompute::Selective && !split.stack.flash_attention) {
+  if (split.reruns(&RecomputeModules::core_attention) && !split.stack.flash_attention) {
     pass.set_suffix(".recompute");
     attention_forward(pass, model, split.stack);
     pass.set_suffix("");
   }
   attention_backward(pass, model, split.stack);
   rotate_backward(pass, model);
+}
+
+void rerun_norm(PassKernels& pass, const std::string& name, const Split& split) {
+  if (!split.reruns(&RecomputeModules::norm)) return;
+  pass.set_suffix(".recompute");
+  norm_forward(pass, name);
+  pass.set_suffix("");
+}
+
+// What the backward of fc2 and of the activation needs and was not kept. Like every checkpoint the
+// MLP's runs to its end, unless it stops in front of the last GEMM.
+void rerun_mlp(PassKernels& pass, const Model& model, const Split& split) {
+  const Linears linears = linears_of(pass.share());
+  const bool is_whole = split.reruns(&RecomputeModules::mlp);
+  pass.set_suffix(".recompute");
+  if (is_whole) {
+    const bool is_serial = model.block == Block::Serial;
+    if (is_serial) column_forward(pass, linears.fc1);
+    if (!is_serial) plain_forward(pass, linears.fc1);
+  }
+  if (is_whole || split.reruns(&RecomputeModules::activation)) {
+    activation_forward(pass, model, split.stack, activation_of(pass.share()));
+  }
+  if (is_whole && !split.stack.early_stop_recompute) row_forward(pass, linears.fc2);
+  pass.set_suffix("");
 }
 
 void serial_forward(PassKernels& pass, const Model& model, const Stack& stack,
@@ -154,9 +179,11 @@ void serial_backward(PassKernels& pass, const Model& model, const Split& split,
                      const ExpertShare* experts) {
   const Linears linears = linears_of(pass.share());
   residual_backward(pass, kMlpResidual, model, split.stack);
+  rerun_norm(pass, "norm2", split);
   if (experts != nullptr) {
     experts_backward(pass, model, split.stack, *experts);
   } else {
+    rerun_mlp(pass, model, split);
     row_backward(pass, linears.fc2);
     activation_backward(pass, model, split.stack, activation_of(pass.share()));
     column_backward(pass, {linears.fc1});
@@ -165,6 +192,7 @@ void serial_backward(PassKernels& pass, const Model& model, const Split& split,
   residual_backward(pass, kAttentionResidual, model, split.stack);
   row_backward(pass, linears.proj);
   core_backward(pass, model, split);
+  rerun_norm(pass, "norm1", split);
   project_backward(pass, model, linears);
   norm_backward(pass, "norm1");
 }
@@ -186,6 +214,8 @@ void parallel_forward(PassKernels& pass, const Model& model, const Stack& stack,
 void parallel_backward(PassKernels& pass, const Model& model, const Split& split) {
   const Linears linears = linears_of(pass.share());
   residual_backward(pass, kMlpResidual, model, split.stack);
+  rerun_norm(pass, "norm1", split);
+  rerun_mlp(pass, model, split);
   row_backward(pass, linears.fc2);
   activation_backward(pass, model, split.stack, activation_of(pass.share()));
   plain_backward(pass, linears.proj);

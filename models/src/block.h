@@ -23,8 +23,8 @@ enum class Extent { Whole, UpToLastGemm };
 /// `experts`: of this layer; null if it has an MLP.
 void block_forward(PassKernels& pass, const Model& model, const Stack& stack,
                    const ExpertShare* experts, Extent extent = Extent::Whole);
-/// `recompute` Selective repeats the core of unfused attention in front of its backward; Full is
-/// the caller's matter.
+/// `recompute` Selective repeats its modules where their results are needed; Full is the caller's
+/// matter.
 void block_backward(PassKernels& pass, const Model& model, const Split& split,
                     const ExpertShare* experts);
 

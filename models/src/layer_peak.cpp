@@ -88,6 +88,10 @@ class LayerWalk {
   LayerWalk(const Model& model, const Split& split, const Share& share, const ExpertShare* experts)
       : is_flash_(split.stack.flash_attention),
         is_parallel_(model.block == Block::Parallel),
+        stops_early_(split.stack.early_stop_recompute),
+        again_{.norms = split.reruns(&RecomputeModules::norm) && experts == nullptr,
+               .activation = split.reruns(&RecomputeModules::activation),
+               .mlp = split.reruns(&RecomputeModules::mlp)},
         dropout_(model.dropout ? share.shard_elements() : 0),
         model_(model),
         share_(share),
@@ -138,6 +142,7 @@ class LayerWalk {
     if (has_latent(model_)) {
       LatentPeak(live_, model_, share_).backward();
     } else {
+      if (!is_parallel_) rerun_norm("qkv");
       linear_.column_backward("qkv", share_.hidden, "qkv.gradient");
     }
     live_.drop({"activation.input.gradient"});
@@ -161,6 +166,7 @@ class LayerWalk {
     live_.make("qkv.gathered_input", size_.gathered);
     live_.make("qkv.output", size_.qkv);
     if (!is_parallel_) live_.drop({"qkv.gathered_input"});
+    if (!is_parallel_ && again_.norms) live_.drop({"qkv.input"});
     // Fused attention reads it where it is.
     if (is_flash_ && !exchange_.trades_heads) live_.drop({"qkv.output"});
     live_.make("query", size_.query);
@@ -176,12 +182,33 @@ class LayerWalk {
     }
     live_.make("activation.input", size_.fc1);
     live_.drop({"qkv.gathered_input", "fc1.gathered_input"});
+    if (again_.norms) live_.drop({"qkv.input", "fc1.input"});
     live_.make("fc2.input", size_.kept_ffn);
-    if (graph == Graph::Dropped) live_.drop({"activation.input"});
+    if (graph == Graph::Dropped || again_.mlp) live_.drop({"activation.input"});
     linear_.row_forward("fc2");
+    if (again_.mlp || again_.activation) live_.drop({"fc2.input"});
+  }
+
+  /// What the modules that run again make, in front of the kernels that read it.
+  void rerun_norm(const std::string& linear) {
+    if (again_.norms) live_.make(linear + ".input", size_.kept_shard);
+  }
+  void rerun_mlp() {
+    if (again_.mlp) {
+      live_.make("fc1.gathered_input", is_parallel_ ? 0 : size_.gathered);
+      live_.make("activation.input", size_.fc1);
+      live_.drop({"fc1.gathered_input"});
+    }
+    if (again_.mlp || again_.activation) live_.make("fc2.input", size_.kept_ffn);
+    if (again_.mlp && !stops_early_) {
+      linear_.row_forward("fc2");
+      live_.drop({"fc2.output"});
+    }
   }
 
   void mlp_backward() {
+    rerun_norm(is_parallel_ ? "qkv" : "fc1");
+    rerun_mlp();
     if (dropout_ > 0) live_.make("fc2.output.gradient", size_.shard);
     linear_.row_backward(
         "fc2", size_.ffn,
@@ -266,7 +293,13 @@ class LayerWalk {
                 "key.gradient", "merged_gradients"});
   }
 
-  bool is_flash_, is_parallel_;
+  /// What a selective recomputation runs again, but for the core attention.
+  struct Again {
+    bool norms = false, activation = false, mlp = false;
+  };
+
+  bool is_flash_, is_parallel_, stops_early_;
+  Again again_;
   std::int64_t dropout_;  // bytes of a mask of hidden states
   const Model& model_;
   const Share& share_;
@@ -296,7 +329,9 @@ std::vector<SavedTensor> layer_backward_peak(const Model& model, const Split& sp
     walk.forward(Graph::Kept);
     if (split.stack.early_stop_recompute) walk.stop_early();
   }
-  if (split.recompute == Recompute::Selective) walk.set_scores(LayerWalk::Scores::Recomputed);
+  if (split.reruns(&RecomputeModules::core_attention)) {
+    walk.set_scores(LayerWalk::Scores::Recomputed);
+  }
   walk.backward();
   return std::move(walk).peak();
 }

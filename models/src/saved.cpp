@@ -32,21 +32,34 @@ void add_mask(std::vector<SavedTensor>& saved, const std::string& name, const Mo
   if (model.dropout) saved.push_back({name, Bytes(share.shard_elements())});
 }
 
-// All that an ordinary forward keeps; `keeps_scores` if the core of unfused attention does.
+/// What a forward leaves out of all that it could keep.
+struct LeftOut {
+  bool scores = false, norms = false, activation = false, mlp = false;
+};
+
+LeftOut left_out(const Split& split) {
+  LeftOut out;
+  out.scores = split.stack.flash_attention || split.reruns(&RecomputeModules::core_attention);
+  out.norms = split.reruns(&RecomputeModules::norm);
+  out.mlp = split.reruns(&RecomputeModules::mlp);
+  out.activation = out.mlp || split.reruns(&RecomputeModules::activation);
+  return out;
+}
+
 std::vector<SavedTensor> kept_by_forward(const Model& model, const Share& share,
-                                         const ExpertShare* experts, bool keeps_scores) {
+                                         const ExpertShare* experts, const LeftOut& out) {
   const std::int64_t e = share.element;
   std::vector<SavedTensor> saved;
   saved.push_back({"norm1.input", Bytes(share.shard_elements() * e)});
   if (has_latent(model)) {
     append(saved, latent_saved(model, share));
-  } else {
+  } else if (!out.norms) {
     saved.push_back(column_input("qkv.input", share));
   }
   saved.push_back({"query", Bytes(share.tokens * share.query_width * e)});
   saved.push_back({"key", Bytes(share.tokens * share.key_width * e)});
   saved.push_back({"value", Bytes(share.tokens * share.value_width * e)});
-  if (keeps_scores) add_scores(saved, model, share);
+  if (!out.scores) add_scores(saved, model, share);
   saved.push_back({"proj.input", Bytes(share.tokens * share.context_width * share.linear_element)});
   if (experts != nullptr) {
     add_mask(saved, "dropout_mask1", model, share);
@@ -58,10 +71,14 @@ std::vector<SavedTensor> kept_by_forward(const Model& model, const Share& share,
   if (model.block == Block::Serial) {
     add_mask(saved, "dropout_mask1", model, share);
     saved.push_back({"norm2.input", Bytes(share.shard_elements() * e)});
-    saved.push_back(column_input("fc1.input", share));
+    if (!out.norms) saved.push_back(column_input("fc1.input", share));
   }
-  saved.push_back({"activation.input", Bytes(share.tokens * share.fc1_width * e)});
-  saved.push_back({"fc2.input", Bytes(share.tokens * share.ffn * share.linear_element)});
+  if (!out.mlp) {
+    saved.push_back({"activation.input", Bytes(share.tokens * share.fc1_width * e)});
+  }
+  if (!out.activation) {
+    saved.push_back({"fc2.input", Bytes(share.tokens * share.ffn * share.linear_element)});
+  }
   add_mask(saved, "dropout_mask2", model, share);
   return saved;
 }
@@ -73,8 +90,7 @@ std::vector<SavedTensor> layer_saved(const Model& model, const Split& split, con
   if (split.recompute == Recompute::Full) {
     return {{"layer.input", Bytes(share.shard_elements() * share.element)}};
   }
-  const bool keeps_scores = !split.stack.flash_attention && split.recompute != Recompute::Selective;
-  return kept_by_forward(model, share, experts, keeps_scores);
+  return kept_by_forward(model, share, experts, left_out(split));
 }
 
 std::vector<SavedTensor> layer_retained(const Model& model, const Share& share,

@@ -55,7 +55,16 @@ Communicators::Communicators(const Plan& plan) {
   };
   add("tp", {Axis::Tp}, {});
   add("cp", {Axis::Cp}, {});
-  add("dp", {Axis::Dp, Axis::Cp}, {});
+  if (plan.layout.has_copies_of_shards()) {
+    const int size = plan.layout.shard_ranks();
+    const program::AxisSet axes{Axis::Dp, Axis::Cp};
+    list_.push_back(
+        {.name = "shard", .axes = axes, .stages = {}, .cut = {program::Cut::Kind::Within, size}});
+    list_.push_back(
+        {.name = "replica", .axes = axes, .stages = {}, .cut = {program::Cut::Kind::Across, size}});
+  } else {
+    add("dp", {Axis::Dp, Axis::Cp}, {});
+  }
   if (plan.model.experts.count > 0) {
     add_of_experts("etp", {Axis::Tp});
     add_of_experts("ep", {Axis::Ep});

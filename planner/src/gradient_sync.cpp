@@ -40,8 +40,10 @@ GradientSync::GradientSync(const StageInput& input, IdVector<OpId, Op>& ops)
     : in_(input),
       ops_(ops),
       order_(input.schedule.order[static_cast<std::size_t>(input.stage)]),
-      dp_{input.communicators.find("dp"), gradient_ranks(input.plan.layout)},
-      experts_{input.communicators.find("edp"), expert_gradient_ranks(input.plan)} {
+      dp_{input.communicators.find("dp"), input.plan.layout.shard_ranks()},
+      experts_{input.communicators.find("edp"), expert_gradient_ranks(input.plan)},
+      replica_(input.communicators.find("replica")) {
+  if (!dp_.communicator) dp_.communicator = input.communicators.find("shard");
   const Layout& layout = in_.plan.layout;
   if (dp_.communicator || experts_.communicator) zero_ = layout.zero_stage;
   if (zero_ == 3 || (zero_ == 2 && layout.pp == 1)) rhythm_ = Rhythm::PerMicrobatch;
@@ -87,11 +89,13 @@ void GradientSync::after(std::size_t position, const Ops& passes) {
   const SchedulePass& pass = order_[position];
   if (zero_ == 3 && has_prefetch()) gather_for_pass(position + 2, {passes[position]});
   if (is_mirrored(in_.plan) || !completes_gradients(pass)) return;
+  const bool is_last = position == last_backward_[static_cast<std::size_t>(pass.chunk)];
   if (rhythm_ == Rhythm::PerMicrobatch) {
-    const auto id = reduce_chunk(pass.chunk, pass.microbatch, passes[position]);
+    auto id = reduce_chunk(pass.chunk, pass.microbatch, passes[position]);
+    if (id && replica_ && is_last) id = sum_chunk_shard(pass.chunk, *id);
     if (!has_prefetch()) unfinished_ = id;
-  } else if (has_prefetch() && position == last_backward_[static_cast<std::size_t>(pass.chunk)]) {
-    reduce_chunk(pass.chunk, kPerStep, passes[position]);
+  } else if (has_prefetch() && is_last) {
+    synchronise_chunk(pass.chunk, passes[position]);
   }
 }
 
@@ -102,7 +106,7 @@ void GradientSync::finish(const Ops& passes) {
     for (std::size_t position = 0; position < order_.size(); ++position) {
       const int chunk = order_[position].chunk;
       if (position == last_backward_[static_cast<std::size_t>(chunk)]) {
-        reduce_chunk(chunk, kPerStep, passes.back());
+        synchronise_chunk(chunk, passes.back());
       }
     }
   }
@@ -196,6 +200,32 @@ std::optional<OpId> GradientSync::reduce_chunk(int chunk, int microbatch, OpId a
   return last;
 }
 
+/// The shard of each group that shards is summed with its copies. Once per step, when it has the
+/// gradients of all microbatches.
+OpId GradientSync::reduce_shard(std::int64_t parameters, OpId after) {
+  const std::int64_t ranks = in_.plan.layout.shard_ranks();
+  Op op = collective_op(Collective::AllReduce, Lane::Replica, *replica_);
+  op.payload = Payload::ShardGradients;
+  op.dtype = in_.plan.training.gradient_dtype;
+  op.bytes = padded(parameters, ranks) / ranks * Bytes(size_of(op.dtype));
+  op.after = {after};
+  last_reduction_ = ops_.push_back(std::move(op));
+  return *last_reduction_;
+}
+
+OpId GradientSync::sum_chunk_shard(int chunk, OpId after) {
+  const auto at = static_cast<std::size_t>(chunk);
+  const OpId id = reduce_shard(in_.work.chunks[at].parameters, after);
+  ops_[id].chunk = chunk;
+  return id;
+}
+
+std::optional<OpId> GradientSync::synchronise_chunk(int chunk, OpId after) {
+  const auto reduced = reduce_chunk(chunk, kPerStep, after);
+  if (reduced && replica_) return sum_chunk_shard(chunk, *reduced);
+  return reduced;
+}
+
 /// First the two copies of every chunk, in the order of their global stages, which is the same on
 /// both sides; then the replicas. On the pp lane behind all messages, for the reason below.
 void GradientSync::reduce_mirrored(const Ops& passes) {
@@ -213,7 +243,7 @@ void GradientSync::reduce_mirrored(const Ops& passes) {
     op.bytes = (work.parameters + work.experts) * Bytes(size_of(op.dtype));
     op.after = {has_prefetch() ? passes[last_backward_[at]] : passes.back()};
     const OpId id = ops_.push_back(std::move(op));
-    if (!reduce_chunk(chunk, kPerStep, id)) synchronised_.push_back(id);
+    if (!synchronise_chunk(chunk, id)) synchronised_.push_back(id);
   }
 }
 
@@ -240,7 +270,9 @@ void GradientSync::reduce_embedding(const Ops& passes) {
     if (!dp_.communicator) synchronised_.push_back(ready);
   }
   if (dp_.communicator) {
-    reduce(dp_, Payload::EmbeddingGradients, in_.work.tied_parameters, {ready});
+    const OpId reduced =
+        reduce(dp_, Payload::EmbeddingGradients, in_.work.tied_parameters, {ready});
+    if (replica_) reduce_shard(in_.work.tied_parameters, reduced);
   }
 }
 
@@ -255,6 +287,11 @@ void GradientSync::reduce_replicated(const Ops& passes) {
   op.bytes = parameters * Bytes(size_of(op.dtype));
   op.after = {last_reduction_.value_or(passes.back())};
   if (!last_reduction_ && is_mirrored(in_.plan)) op.after = synchronised_;
+  if (last_reduction_ && !dp_.communicator) {
+    // Some chunks may have no experts, and so no reduction behind their last pass.
+    op.after.push_back(passes.back());
+    op.after.insert(op.after.end(), synchronised_.begin(), synchronised_.end());
+  }
   synchronised_.push_back(ops_.push_back(std::move(op)));
 }
 

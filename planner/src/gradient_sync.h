@@ -48,10 +48,14 @@ class GradientSync {
                        Ops after);
   program::OpId reduce(const Copies& copies, program::Payload payload, std::int64_t parameters,
                        Ops after);
+  program::OpId reduce_shard(std::int64_t parameters, program::OpId after);
   std::optional<program::OpId> gather_chunk(int chunk, int microbatch, const Ops& after);
   void gather_all(const Ops& after);
   void gather_for_pass(std::size_t position, const Ops& after);
   std::optional<program::OpId> reduce_chunk(int chunk, int microbatch, program::OpId after);
+  program::OpId sum_chunk_shard(int chunk, program::OpId after);
+  /// Nothing if there is nobody to reduce with.
+  std::optional<program::OpId> synchronise_chunk(int chunk, program::OpId after);
   void reduce_mirrored(const Ops& passes);
   void reduce_embedding(const Ops& passes);
   void reduce_replicated(const Ops& passes);
@@ -61,9 +65,11 @@ class GradientSync {
   const StageInput& in_;
   IdVector<program::OpId, program::Op>& ops_;
   const std::vector<SchedulePass>& order_;
-  Copies dp_;       // of all but experts
-  Copies experts_;  // of experts
-  int zero_ = 0;    // 0 if there is nobody to share with
+  /// Of all but experts: who shard the states together, or else who reduce together.
+  Copies dp_;
+  Copies experts_;                                  // of experts
+  std::optional<program::CommunicatorId> replica_;  // who hold the same shard
+  int zero_ = 0;                                    // 0 if there is nobody to share with
   Rhythm rhythm_ = Rhythm::PerStep;
   std::vector<std::size_t> last_backward_;                  // by chunk: position, W if in halves
   std::vector<std::optional<program::OpId>> first_gather_;  // by chunk

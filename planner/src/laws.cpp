@@ -10,6 +10,7 @@
 #include "foresail/base/error.h"
 #include "foresail/planner/layout.h"
 #include "foresail/planner/schedule.h"
+#include "layout_laws.h"
 #include "schedule_laws.h"
 
 namespace foresail::planner {
@@ -83,6 +84,10 @@ class Laws {
       add("group_size_not_negative",
           fmt::format("group_size {}, must be at least 0", layout_.group_size));
     }
+    if (layout_.shard_size < 0) {
+      add("shard_size_not_negative",
+          fmt::format("shard_size {}, must be at least 0", layout_.shard_size));
+    }
   }
 
   void check_world() {
@@ -104,6 +109,7 @@ class Laws {
     if (layout_.zero_stage < 0 || layout_.zero_stage > 3) {
       add("zero_stage", fmt::format("zero_stage {}, must be 0 to 3", layout_.zero_stage));
     }
+    for (BrokenLaw& law : check_sharding(layout_)) broken_.push_back(std::move(law));
   }
 
   void check_model() {
@@ -112,13 +118,8 @@ class Laws {
     divides("kv_heads_by_tp", {"kv_heads", model_.kv_heads}, tp);
     const bool has_mlp = models::expert_layers(model_) < model_.layers;
     if (has_mlp) divides("ffn_by_tp", {"ffn", model_.ffn}, tp);
-    Term stages{fmt::format("(pp {} * v {})", layout_.pp, layout_.v),
-                std::int64_t{layout_.pp} * layout_.v};
-    // Mirrored chunks are copies: the model is cut once per stage.
-    if (layout_.stage_map() == program::StageMap::Mirrored) {
-      stages = {fmt::format("pp {}", layout_.pp), layout_.pp};
-    }
-    divides("layers_by_stages", {"layers", model_.layers}, stages);
+    for (BrokenLaw& law : check_stage_layers(model_, layout_)) broken_.push_back(std::move(law));
+    for (BrokenLaw& law : check_recomputation(model_, layout_)) broken_.push_back(std::move(law));
   }
 
   void check_sizes() {

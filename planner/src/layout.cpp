@@ -90,9 +90,9 @@ bool Layout::has_split_backward() const {
 }
 
 Layout read_layout(const Yaml& node) {
-  node.allow_only({"tp", "cp", "cp_kind", "ep", "etp", "dp", "pp", "v", "group_size", "schedule",
-                   "microbatch_size", "sequence_parallel", "zero_stage", "recompute", "rank_order",
-                   "overlap"});
+  node.allow_only({"tp", "cp", "cp_kind", "ep", "etp", "dp", "pp", "v", "stages", "group_size",
+                   "schedule", "microbatch_size", "sequence_parallel", "zero_stage", "shard_size",
+                   "recompute", "rank_order", "overlap"});
   Layout layout;
   layout.tp = degree(node, "tp");
   layout.cp = degree(node, "cp");
@@ -107,6 +107,7 @@ Layout read_layout(const Yaml& node) {
   if (const auto size = node.find("group_size")) {
     layout.group_size = static_cast<int>(size->as_integer(0, kDegreeMax));
   }
+  if (const auto stages = node.find("stages")) layout.stages = read_stage_layers(*stages);
   if (layout.v > 1) layout.schedule = ScheduleKind::Interleaved;
   if (const auto schedule = node.find("schedule")) {
     read_schedule(*schedule, layout);
@@ -117,8 +118,11 @@ Layout read_layout(const Yaml& node) {
   if (const auto stage = node.find("zero_stage")) {
     layout.zero_stage = static_cast<int>(stage->as_integer(0, 3));
   }
+  if (const auto size = node.find("shard_size")) {
+    layout.shard_size = static_cast<int>(size->as_integer(0, kDegreeMax));
+  }
   if (const auto recompute = node.find("recompute")) {
-    layout.recompute = recompute->as_choice<models::Recompute>();
+    layout.recompute = read_recomputation(*recompute);
   }
   if (const auto order = node.find("rank_order")) {
     try {
@@ -144,7 +148,7 @@ Document to_document(const Layout& layout) {
       {"microbatch_size", layout.microbatch_size},
       {"sequence_parallel", layout.sequence_parallel},
       {"zero_stage", layout.zero_stage},
-      {"recompute", to_string(layout.recompute)},
+      {"recompute", to_document(layout.recompute)},
       {"rank_order", program::to_text(layout.rank_order)},
       {"overlap",
        {{"tp", layout.overlap.tp}, {"pp", layout.overlap.pp}, {"dp", layout.overlap.dp}}}};
@@ -154,6 +158,8 @@ Document to_document(const Layout& layout) {
     made["cp_kind"] = to_string(layout.cp_kind);
   }
   if (layout.overlap.ep) made["overlap"]["ep"] = true;
+  if (!layout.stages.is_even()) made["stages"] = to_document(layout.stages);
+  if (layout.shard_size != 0) made["shard_size"] = layout.shard_size;
   return made;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "foresail/base/error.h"
+#include "layer_runs.h"
 #include "memory.h"
 #include "stage_work.h"
 
@@ -38,7 +39,14 @@ struct PartRun {
   const models::Work* work = nullptr;
   int count = 1;
   int first_layer = -1;
+  int layers = 1;  ///< of each part
 };
+
+/// `layers` layers from `first` on.
+std::string layer_names(int first, int layers) {
+  return layers == 1 ? fmt::format("layer {}", first)
+                     : fmt::format("layers {}-{}", first, first + layers - 1);
+}
 
 /// Whether a tensor of a part stays beyond the pass.
 bool is_kept(const models::Work& work, const SavedTensor& tensor) {
@@ -48,15 +56,11 @@ bool is_kept(const models::Work& work, const SavedTensor& tensor) {
 
 class ChunkTensors {
  public:
-  ChunkTensors(const StagePart& part, const ModelParts& parts) {
+  ChunkTensors(const Plan& plan, const StagePart& part, const ModelParts& parts) {
     if (part.has_embedding) runs_.push_back({"embedding", &parts.embedding, 1, -1});
-    for (int at = part.first_layer; at < part.end_layer;) {
-      const int first = at;
-      const models::Work& work = parts.layer(first);
-      while (at < part.end_layer && &parts.layer(at) == &work) ++at;
-      const std::string layers = at - first == 1 ? fmt::format("layer {}", first)
-                                                 : fmt::format("layers {}-{}", first, at - 1);
-      runs_.push_back({layers, &work, at - first, first});
+    for (const LayerRun& run : layer_runs(plan, part, parts)) {
+      runs_.push_back({layer_names(run.first_layer, run.count * run.layers), run.work, run.count,
+                       run.first_layer, run.layers});
     }
     if (part.has_head) runs_.push_back({"head", &parts.head, 1, -1});
   }
@@ -110,7 +114,8 @@ class ChunkTensors {
     }
     const PartRun& here = runs_[at];
     const std::string owner =
-        here.first_layer < 0 ? here.owner : fmt::format("layer {}", here.first_layer + place);
+        here.first_layer < 0 ? here.owner
+                             : layer_names(here.first_layer + place * here.layers, here.layers);
     for (const SavedTensor& tensor : here.work->*list) {
       const bool stays = is_kept(*here.work, tensor);
       group.tensors.push_back({stays ? MemoryCategory::Activations : MemoryCategory::Buffers,
@@ -160,7 +165,7 @@ class StageTensors {
 
   /// The passes of one chunk, each with its own fullest moment, and between them what stays.
   void add_chunk(int chunk) {
-    const ChunkTensors tensors(stage_part(plan_, stage_, chunk), parts_);
+    const ChunkTensors tensors(plan_, stage_part(plan_, stage_, chunk), parts_);
     const std::size_t saved = add_group(tensors.saved());
     const std::size_t retained = add_group(tensors.retained());
     std::map<Pass, std::size_t> fullest{{Pass::Forward, add_group(tensors.forward())},

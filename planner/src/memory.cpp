@@ -43,7 +43,7 @@ struct BucketSizes {
 };
 
 BucketSizes bucket_sizes(const Plan& plan, const StageWork& work) {
-  const std::int64_t ranks = gradient_ranks(plan.layout);
+  const std::int64_t ranks = plan.layout.shard_ranks();
   const auto shard = [&](std::int64_t parameters) { return (parameters + ranks - 1) / ranks; };
   const std::int64_t copies = expert_gradient_ranks(plan);
   BucketSizes sizes;

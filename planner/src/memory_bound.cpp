@@ -171,9 +171,9 @@ class Margins {
 
   void add_state_copies() {
     const Layout& layout = plan_.layout;
-    const std::int64_t ranks = gradient_ranks(layout);
+    const std::int64_t ranks = layout.shard_ranks();
     const std::int64_t copies = expert_gradient_ranks(plan_);
-    const bool has_copies = ranks > 1 || copies > 1;
+    const bool has_copies = gradient_ranks(layout) > 1 || copies > 1;
     const std::int64_t gradient = size_of(plan_.training.gradient_dtype);
     std::int64_t largest = work_.tied_parameters;
     std::int64_t shard = (work_.tied_parameters + ranks - 1) / ranks;

@@ -25,10 +25,14 @@ PlanBound::PlanBound(const Plan& plan, const PlanShape& shape, MeshCost& mesh, B
       map_(plan.layout.stage_map()),
       is_split_(stages_ > 1 && plan.layout.has_split_backward()),
       microbatches_(microbatch_count(plan)),
-      ranks_(gradient_ranks(plan.layout)),
+      ranks_(plan.layout.shard_ranks()),
       expert_ranks_(expert_gradient_ranks(plan)),
       zero_(ranks_ > 1 || expert_ranks_ > 1 ? plan.layout.zero_stage : 0),
       message_(mesh.message(message_bytes(plan, program::Payload::Activation))) {
+  if (plan.layout.has_copies_of_shards()) {
+    shard_ = {program::Cut::Kind::Within, plan.layout.shard_ranks()};
+    copies_ = {program::Cut::Kind::Across, plan.layout.shard_ranks()};
+  }
   exchange_.push_back(exchange(0));
   if (stages_ > 1) {
     exchange_.push_back(kind == BoundKind::Fine ? exchange(stages_ - 1) : Exchange{});
@@ -37,16 +41,21 @@ PlanBound::PlanBound(const Plan& plan, const PlanShape& shape, MeshCost& mesh, B
 
 double PlanBound::gather(int stage, std::int64_t parameters) const {
   if (ranks_ == 1 || parameters == 0) return 0;
-  return mesh_.dp(stage, Collective::AllGather,
+  return mesh_.dp(stage, shard_, Collective::AllGather,
                   padded(parameters, ranks_) * Bytes(size_of(storage_dtype(plan_.training))));
 }
 
-double PlanBound::reduce(int stage, std::int64_t parameters) const {
-  if (ranks_ == 1 || parameters == 0) return 0;
+PlanBound::Reduction PlanBound::reduce(int stage, std::int64_t parameters) const {
+  if (ranks_ == 1 || parameters == 0) return {};
   const bool is_shared = zero_ >= 1;
   const std::int64_t size = is_shared ? padded(parameters, ranks_) : parameters;
-  return mesh_.dp(stage, is_shared ? Collective::ReduceScatter : Collective::AllReduce,
-                  size * Bytes(size_of(plan_.training.gradient_dtype)));
+  const Bytes bytes = size * Bytes(size_of(plan_.training.gradient_dtype));
+  Reduction made;
+  made.once =
+      mesh_.dp(stage, shard_, is_shared ? Collective::ReduceScatter : Collective::AllReduce, bytes);
+  if (copies_.kind == program::Cut::Kind::None) return made;
+  made.copies = mesh_.dp(stage, copies_, Collective::AllReduce, Bytes(bytes.count() / ranks_));
+  return made;
 }
 
 /// Of a chunk: what all share, then its experts, on one lane.
@@ -58,17 +67,18 @@ double PlanBound::gather_chunk(int stage, const ChunkWork& chunk) const {
          mesh_.edp(stage, Collective::AllGather, padded(chunk.experts, expert_ranks_) * element);
 }
 
-double PlanBound::reduce_chunk(int stage, const ChunkWork& chunk) const {
-  const double shared = reduce(stage, chunk.parameters);
-  if (expert_ranks_ == 1 || chunk.experts == 0) return shared;
+PlanBound::Reduction PlanBound::reduce_chunk(int stage, const ChunkWork& chunk) const {
+  Reduction made = reduce(stage, chunk.parameters);
+  if (expert_ranks_ == 1 || chunk.experts == 0) return made;
   const bool is_shared = zero_ >= 1;
   const std::int64_t size = is_shared ? padded(chunk.experts, expert_ranks_) : chunk.experts;
-  return shared + mesh_.edp(stage, is_shared ? Collective::ReduceScatter : Collective::AllReduce,
-                            size * Bytes(size_of(plan_.training.gradient_dtype)));
+  made.once += mesh_.edp(stage, is_shared ? Collective::ReduceScatter : Collective::AllReduce,
+                         size * Bytes(size_of(plan_.training.gradient_dtype)));
+  return made;
 }
 
 PlanBound::Exchange PlanBound::exchange(int stage) const {
-  const StageShape& shape = shape_.of(stage, stages_);
+  const StageShape& shape = shape_.of(stage);
   const bool has_overlap = plan_.layout.overlap.dp;
   const bool is_resident = zero_ == 1 || zero_ == 2;
   Exchange made;
@@ -88,8 +98,8 @@ PlanBound::Exchange PlanBound::exchange(int stage) const {
   made.finish = std::max(optimizer, to_seconds(plan_.stack.host_per_kernel));
   if (!has_overlap) made.finish += gathers;
   if (has_overlap) made.gathers = gathers;
-  made.last = reduce(stage, shape.work.tied_parameters);
-  if (has_reductions(shape)) made.last += replicated_sum(shape);
+  made.tied = reduce(stage, shape.work.tied_parameters);
+  if (has_reductions(shape)) made.replicated = replicated_sum(shape);
   return made;
 }
 
@@ -104,7 +114,7 @@ void PlanBound::add_per_pass(int stage, const StageShape& shape, Exchange& made)
     const double one_gather = zero_ == 3 ? gather_chunk(stage, chunk) : 0;
     gathers += 2 * one_gather;
     largest_gather = std::max(largest_gather, one_gather);
-    const double one = reduce_chunk(stage, chunk);
+    const double one = reduce_chunk(stage, chunk).once;
     reductions += one;
     largest = std::max(largest, one);
   }
@@ -119,51 +129,72 @@ void PlanBound::add_per_pass(int stage, const StageShape& shape, Exchange& made)
 }
 
 /// Of the reductions of all chunks.
-double PlanBound::chunks_behind(int stage, const StageShape& shape) const {
-  double least = std::numeric_limits<double>::infinity();
-  double all = 0;
+PlanBound::Lanes PlanBound::chunks_behind(int stage, const StageShape& shape) const {
+  Reduction least{std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
+  Reduction all;
   for (const ChunkWork& chunk : shape.work.chunks) {
-    const double one = reduce_chunk(stage, chunk);
-    least = std::min(least, one);
-    all += one;
+    const Reduction one = reduce_chunk(stage, chunk);
+    least = {std::min(least.once, one.once), std::min(least.copies, one.copies)};
+    all = {all.once + one.once, all.copies + one.copies};
   }
   // On stage 0 the last whole backward pass is that of chunk 0, the model's first.
   if (stage == 0 && !is_split_) least = reduce_chunk(stage, shape.work.chunks.front());
   const bool is_per_step = zero_ < 2 || (zero_ == 2 && stages_ > 1);
-  return is_per_step && !plan_.layout.overlap.dp ? all : least;
+  Lanes lanes;
+  if (!is_per_step || plan_.layout.overlap.dp) {
+    lanes.append(least);
+    return lanes;
+  }
+  // In whatever order: the replica lane starts behind one reduction and ends behind all.
+  double shortest = std::numeric_limits<double>::infinity();
+  double shortest_sum = std::numeric_limits<double>::infinity();
+  for (const ChunkWork& chunk : shape.work.chunks) {
+    const Reduction one = reduce_chunk(stage, chunk);
+    shortest = std::min(shortest, one.once);
+    shortest_sum = std::min(shortest_sum, one.copies);
+  }
+  lanes.dp = all.once;
+  lanes.replica = std::max(all.once + shortest_sum, shortest + all.copies);
+  return lanes;
 }
 
 /// The same in a mirrored schedule: first the two copies on the pp lane, then the replicas.
-double PlanBound::mirrored_behind(int stage, const StageShape& shape) const {
-  double least = std::numeric_limits<double>::infinity();
-  double copies = 0;    // end of the last of both sums of copies
-  double replicas = 0;  // end of the last reduction of replicas
+PlanBound::Lanes PlanBound::mirrored_behind(int stage, const StageShape& shape) const {
+  Lanes least{std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
+  double copies = 0;  // end of the last of both sums of copies
+  Lanes replicas;
   for (int at = 0; at < 2; ++at) {
     const int chunk = stage < stages_ / 2 ? at : 1 - at;  // as GradientSync orders them
     const ChunkWork& work = shape.work.chunks[static_cast<std::size_t>(chunk)];
     const Bytes bytes =
         (work.parameters + work.experts) * Bytes(size_of(plan_.training.gradient_dtype));
     const double own = mesh_.mirror(stage, bytes);
-    const double shared = reduce_chunk(stage, work);
+    const Reduction shared = reduce_chunk(stage, work);
     copies += own;
-    replicas = std::max(replicas, copies) + shared;
-    least = std::min(least, own + shared);
+    replicas.append(shared, copies);
+    Lanes alone;
+    alone.append(shared, own);
+    least = {std::min(least.dp, alone.dp), std::min(least.replica, alone.replica)};
   }
-  return plan_.layout.overlap.dp ? least : std::max(copies, replicas);
+  if (plan_.layout.overlap.dp) return least;
+  replicas.dp = std::max(replicas.dp, copies);
+  replicas.replica = std::max(replicas.replica, copies);
+  return replicas;
 }
 
 double PlanBound::behind(int stage, const StageShape& shape) const {
   const bool is_mirrored = map_ == program::StageMap::Mirrored;
-  double time = is_mirrored ? mirrored_behind(stage, shape) : chunks_behind(stage, shape);
+  Lanes lanes = is_mirrored ? mirrored_behind(stage, shape) : chunks_behind(stage, shape);
   if (shape.work.tied_parameters > 0) {
     // The copies of two stages are summed first; on the last stage with overlap maybe earlier. In a
     // V one stage has the only copy.
     const bool has_copies = stages_ > 1 && map_ != program::StageMap::V;
     const bool waits = !plan_.layout.overlap.dp || stage == 0;
     const Bytes bytes = shape.work.tied_parameters * Bytes(size_of(plan_.training.gradient_dtype));
-    if (waits && has_copies) time = std::max(time, mesh_.embedding(bytes));
-    time += reduce(stage, shape.work.tied_parameters);
+    const double ready = waits && has_copies ? mesh_.embedding(bytes) : 0;
+    lanes.append(reduce(stage, shape.work.tied_parameters), ready);
   }
+  const double time = std::max(lanes.dp, lanes.replica);
   // Behind the last reduction; without one, behind the last pass.
   const double summed = replicated_sum(shape);
   return has_reductions(shape) ? time + summed : std::max(time, summed);
@@ -213,7 +244,7 @@ double PlanBound::sends(int stage, const StageShape& shape) const {
 
 /// W_s: from the start of the first pass to the end of the last.
 double PlanBound::work(int stage) const {
-  const StageShape& shape = shape_.of(stage, stages_);
+  const StageShape& shape = shape_.of(stage);
   double waits = 0;
   if (!plan_.layout.overlap.pp && stages_ > 1) {
     waits = std::max(0.0, sends(stage, shape)) * message_;
@@ -230,42 +261,43 @@ std::vector<double> PlanBound::ends() const {
   double before = exchange_.front().gather_first;
   double after = 0;
   for (int stage = 0; stage < stages_; ++stage) {
-    const StageShape& shape = shape_.of(stage, stages_);
+    const StageShape& shape = shape_.of(stage);
     double& end = ends[static_cast<std::size_t>(stage)];
     const double own = stage == stages_ - 1 ? exchange_.back().gather_first : 0;
     double start = std::max(before, own);
     if (is_mirrored && stage > 0) start = own;
     end = start + work(stage);
-    ends.front() = std::max(ends.front(), is_split_ ? end : end + after);
+    // In halves nobody waits for the last pass of another stage, which may be a W.
+    if (!is_split_) ends.front() = std::max(ends.front(), end + after);
     before += shape.forward.front() + message_;
     after += shape.backward.front() + message_;
   }
   return ends;
 }
 
-/// When the last of the chunks' reductions ends; 0 where they are no chain behind the passes.
-double PlanBound::lane_end(int stage, const PassOrder& order,
-                           const std::vector<double>& end) const {
+/// When the chunks' reductions end; 0 where they are no chain behind the passes.
+PlanBound::Lanes PlanBound::lane_end(int stage, const PassOrder& order,
+                                     const std::vector<double>& end) const {
   const bool is_per_step = zero_ < 2 || (zero_ == 2 && stages_ > 1);
-  if (!has_reductions(shape_.of(stage, stages_))) return 0;
-  if (!plan_.layout.overlap.dp || !is_per_step) return 0;
-  if (map_ == program::StageMap::Mirrored) return 0;
-  const StageShape& shape = shape_.of(stage, stages_);
+  if (!has_reductions(shape_.of(stage)) || !plan_.layout.overlap.dp || !is_per_step) return {};
+  if (map_ == program::StageMap::Mirrored) return {};
+  const StageShape& shape = shape_.of(stage);
   std::vector<std::pair<double, std::size_t>> ready(shape.work.chunks.size());
   for (std::size_t at = 0; at < order.size(); ++at) {
     const auto chunk = static_cast<std::size_t>(order[at].chunk);
     ready[chunk] = std::max(ready[chunk], {end[at], chunk});
   }
   std::ranges::sort(ready);
-  double lane = (stage == 0 ? exchange_.front() : exchange_.back()).gathers;
+  Lanes lanes;
+  lanes.dp = (stage == 0 ? exchange_.front() : exchange_.back()).gathers;
   for (const auto& [passed, chunk] : ready) {
-    lane = std::max(lane, passed) + reduce_chunk(stage, shape.work.chunks[chunk]);
+    lanes.append(reduce_chunk(stage, shape.work.chunks[chunk]), passed);
   }
-  return lane;
+  return lanes;
 }
 
 double PlanBound::finish(const std::vector<double>& ends,
-                         const std::vector<double>& lane_ends) const {
+                         const std::vector<Lanes>& lane_ends) const {
   double synchronised = 0;
   double last = 0;
   for (int stage = 0; stage < stages_; ++stage) {
@@ -274,8 +306,12 @@ double PlanBound::finish(const std::vector<double>& ends,
     if (!is_first_or_last(stage)) continue;
     const Exchange& exchange = stage == 0 ? exchange_.front() : exchange_.back();
     synchronised = std::max({synchronised, end + exchange.behind, exchange.lane});
-    const double lane = lane_ends[static_cast<std::size_t>(stage)];
-    if (lane > 0) synchronised = std::max(synchronised, lane + exchange.last);
+    Lanes lanes = lane_ends[static_cast<std::size_t>(stage)];
+    if (lanes.dp > 0) {
+      if (exchange.tied.once > 0) lanes.append(exchange.tied);
+      synchronised = std::max(
+          {synchronised, lanes.dp + exchange.replicated, lanes.replica + exchange.replicated});
+    }
     last = std::max(last, exchange.finish);
   }
   const double bound = synchronised + mesh_.scalars() + last;
@@ -283,18 +319,18 @@ double PlanBound::finish(const std::vector<double>& ends,
 }
 
 double PlanBound::coarse() const {
-  return finish(ends(), std::vector<double>(static_cast<std::size_t>(stages_), 0.0));
+  return finish(ends(), std::vector<Lanes>(static_cast<std::size_t>(stages_)));
 }
 
 double PlanBound::fine(const Schedule& schedule) const {
   std::vector<double> ends = this->ends();
-  std::vector<double> lane_ends(ends.size(), 0.0);
+  std::vector<Lanes> lane_ends(ends.size());
   if (stages_ == 1) return finish(ends, lane_ends);
   PassCosts costs;
   costs.message = message_;
   costs.blocking = !plan_.layout.overlap.pp;
   for (int stage = 0; stage < stages_; ++stage) {
-    const StageShape& shape = shape_.of(stage, stages_);
+    const StageShape& shape = shape_.of(stage);
     costs.forward_of.push_back(shape.forward);
     costs.backward_of.push_back(shape.backward);
     costs.backward_input_of.push_back(shape.backward_input);

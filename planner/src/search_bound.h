@@ -29,6 +29,9 @@
 ///    gradients over tp. The scalars' all-reduce waits for all stages; the optimizer for it;
 ///    without overlap.dp the gathers for the optimizer.
 ///
+/// 6. Where groups that shard hold copies, the sum of a chunk's shard stands on a lane of its own
+/// behind the reduction: per step the last such sum ends no earlier than both lanes run in order.
+///
 /// `Fine` replaces 2 by the start and end times of the schedule itself, run with the times of 1 and
 /// messages that contend for nothing; and with overlap.dp, 5 by the dp lane: after the gathers of
 /// the step, each chunk's reduction starts behind its last backward pass and behind the one before
@@ -38,6 +41,7 @@
 /// 1e-9 of itself and 1 ns lower, which is more than both can differ by.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "foresail/planner/schedule.h"
@@ -57,35 +61,49 @@ class PlanBound {
   double fine(const Schedule& schedule) const;
 
  private:
+  /// Two lanes, each in order: among those that shard, and behind that between their groups.
+  struct Reduction {
+    double once = 0;    ///< on the dp lane
+    double copies = 0;  ///< on the replica lane; 0 if there is one group
+  };
+  /// The ends of both lanes.
+  struct Lanes {
+    double dp = 0, replica = 0;
+    void append(const Reduction& more, double ready = 0) {
+      dp = std::max(dp, ready) + more.once;
+      replica = std::max(replica, dp) + more.copies;
+    }
+  };
   struct Exchange {
     double gather_first = 0;  ///< before the first pass (resident ZeRO with overlap)
     double per_pass = 0;      ///< waits between passes, in all
     double lane = 0;          ///< of the dp lane from its start, in all; 0: not a chain from 0
     double behind = 0;        ///< from the last pass to the scalars
     double gathers = 0;       ///< on the dp lane before any reduction
-    double last = 0;          ///< on the dp lane behind the chunks' reductions, and behind that
+    Reduction tied{};         ///< of the tied matrix, behind the chunks' reductions
+    double replicated = 0;    ///< behind that, if anybody reduces
     double finish = 0;        ///< optimizer and what follows it
   };
   Exchange exchange(int stage) const;
   void add_per_pass(int stage, const StageShape& shape, Exchange& made) const;
   double behind(int stage, const StageShape& shape) const;
-  double chunks_behind(int stage, const StageShape& shape) const;
-  double mirrored_behind(int stage, const StageShape& shape) const;
+  Lanes chunks_behind(int stage, const StageShape& shape) const;
+  Lanes mirrored_behind(int stage, const StageShape& shape) const;
   double replicated_sum(const StageShape& shape) const;
   double work(int stage) const;
   double passes(const StageShape& shape) const;
   double sends(int stage, const StageShape& shape) const;
   std::vector<double> ends() const;
-  double lane_end(int stage, const PassOrder& order, const std::vector<double>& end) const;
-  double finish(const std::vector<double>& ends, const std::vector<double>& lane_ends) const;
+  Lanes lane_end(int stage, const PassOrder& order, const std::vector<double>& end) const;
+  double finish(const std::vector<double>& ends, const std::vector<Lanes>& lane_ends) const;
   double gather(int stage, std::int64_t parameters) const;
+  Reduction reduce(int stage, std::int64_t parameters) const;
   double gather_chunk(int stage, const ChunkWork& chunk) const;
-  double reduce_chunk(int stage, const ChunkWork& chunk) const;
+  Reduction reduce_chunk(int stage, const ChunkWork& chunk) const;
   /// Whether any gradient of the stage is reduced over replicas.
   bool has_reductions(const StageShape& shape) const {
     return ranks_ > 1 || (expert_ranks_ > 1 && shape.work.experts() > 0);
   }
-  double reduce(int stage, std::int64_t parameters) const;
   bool is_first_or_last(int stage) const { return stage == 0 || stage == stages_ - 1; }
 
   const Plan& plan_;
@@ -95,8 +113,9 @@ class PlanBound {
   program::StageMap map_;
   bool is_split_;  // some backward passes may come in halves
   double microbatches_;
-  std::int64_t ranks_;              // that reduce together
-  std::int64_t expert_ranks_;       // the same of experts
+  std::int64_t ranks_;              // that shard together, or else reduce together
+  std::int64_t expert_ranks_;       // that reduce gradients of experts together
+  program::Cut shard_, copies_;     // of those that reduce together; copies: of one shard
   int zero_;                        // 0 if there is nobody to share with
   double message_;                  ///< of an activation: gradients may be larger, never smaller
   std::vector<Exchange> exchange_;  // of the first and the last stage

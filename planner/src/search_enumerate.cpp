@@ -5,6 +5,7 @@
 
 #include "device_memory.h"
 #include "foresail/base/error.h"
+#include "layout_laws.h"
 #include "search_bound.h"
 
 namespace foresail::planner {
@@ -71,7 +72,7 @@ MeshState::Refined MeshState::refine(const Layout& layout) {
   const Schedule schedule = make_schedule(plan_);
   std::vector<program::MemoryNeed> memory;
   for (int stage = 0; stage < layout.pp; ++stage) {
-    memory.push_back(memory_need(plan_, stage, shape.of(stage, layout.pp).work, schedule));
+    memory.push_back(memory_need(plan_, stage, shape.of(stage).work, schedule));
   }
   Refined refined;
   refined.out_of_memory = describe_excess(memory, limit_);
@@ -87,18 +88,25 @@ class MeshEnumeration {
  public:
   MeshEnumeration(const SearchProblem& problem, const SearchSpace& space, const Mesh& mesh,
                   MeshState& state)
-      : problem_(problem), space_(space), mesh_(mesh), state_(state) {}
+      : problem_(problem),
+        space_(space),
+        mesh_(mesh),
+        state_(state),
+        shards_(shard_choices(space, mesh.layout)) {}
 
   MeshCandidates finish() {
     const double start = thread_seconds();
     for (const int v : chunk_choices(space_, problem_.base.model, mesh_.layout.pp)) {
       for (const ScheduleKind schedule : space_.schedule) {
-        for (const std::int64_t size : space_.microbatch_size) {
-          Layout layout = mesh_.layout;
-          layout.v = v;
-          layout.schedule = schedule;
-          layout.microbatch_size = size;
-          add_switches(layout);
+        for (const StageLayers& stages : space_.stages) {
+          for (const std::int64_t size : space_.microbatch_size) {
+            Layout layout = mesh_.layout;
+            layout.v = v;
+            layout.stages = stages;
+            layout.schedule = schedule;
+            layout.microbatch_size = size;
+            add_switches(layout);
+          }
         }
       }
     }
@@ -107,12 +115,12 @@ class MeshEnumeration {
   }
 
  private:
-  /// Laws know nothing of recomputation and the other overlaps, and of ZeRO's stage only that of a
-  /// mirrored schedule.
+  /// Laws know nothing of the other overlaps, and of ZeRO's stage and recomputation only those of a
+  /// mirrored schedule, of sharding in groups and of checkpoints.
   void add_switches(Layout layout) {
-    const auto inner =
-        static_cast<std::int64_t>(space_.zero_stage.size() * space_.recompute.size() *
-                                  space_.overlap_tp.size() * space_.overlap_dp.size());
+    const auto inner = static_cast<std::int64_t>(
+        space_.zero_stage.size() * space_.recompute.size() * space_.overlap_tp.size() *
+        space_.overlap_dp.size() * shards_.size());
     seen_.clear();
     for (const int is_parallel : space_.sequence_parallel) {
       for (const int overlaps : space_.overlap_pp) {
@@ -132,21 +140,30 @@ class MeshEnumeration {
   }
 
   void add_rest(Layout layout) {
-    for (const models::Recompute recompute : space_.recompute) {
+    for (const Recomputation& recompute : space_.recompute) {
       for (const int overlap_tp : space_.overlap_tp) {
         for (const int overlap_dp : space_.overlap_dp) {
+          layout.recompute = recompute;
+          layout.overlap.tp = overlap_tp != 0;
+          layout.overlap.dp = overlap_dp != 0;
           for (const int zero : space_.zero_stage) {
-            layout.recompute = recompute;
-            layout.overlap.tp = overlap_tp != 0;
-            layout.overlap.dp = overlap_dp != 0;
             layout.zero_stage = zero;
-            if (zero == 3 && layout.stage_map() == program::StageMap::Mirrored) {
-              reject(layout);
-            } else {
-              add(layout);
-            }
+            add_shards(layout);
           }
         }
+      }
+    }
+  }
+
+  void add_shards(Layout layout) {
+    const bool is_mirrored = layout.stage_map() == program::StageMap::Mirrored;
+    for (const int size : shards_) {
+      layout.shard_size = size;
+      if ((layout.zero_stage == 3 && is_mirrored) || !check_sharding(layout).empty() ||
+          !check_recomputation(problem_.base.model, layout).empty()) {
+        reject(layout);
+      } else {
+        add(layout);
       }
     }
   }
@@ -194,7 +211,7 @@ class MeshEnumeration {
   bool is_surely_too_large(const PlanShape& shape) const {
     if (state_.limit_.count() == 0) return false;
     const Plan& plan = state_.plan_;
-    const StageWork& work = shape.first.work;
+    const StageWork& work = shape.of(0).work;
     const double states = static_cast<double>(state_need(plan, work).peak().count());
     double kept = 0;
     if (plan.layout.pp == 1) {
@@ -213,6 +230,7 @@ class MeshEnumeration {
   const SearchSpace& space_;
   const Mesh& mesh_;
   MeshState& state_;
+  const std::vector<int> shards_;
   MeshCandidates made_;
   std::vector<Layout> seen_;  // plain forms
 };

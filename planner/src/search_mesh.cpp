@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "recompute_order.h"
+
 namespace foresail::planner {
 namespace {
 
@@ -62,6 +64,7 @@ std::vector<std::vector<DeviceId>> distinct_groups(const Plan& plan, const RankG
 
 MeshCost::MeshCost(const Plan& plan, const program::CostModel& cost)
     : cost_(cost),
+      placement_(plan.placement),
       shared_below_(4 * kSharedBytes *
                     std::max<std::int64_t>(kLeastFlows, plan.cluster.node.devices) *
                     plan.network.qps_per_connection) {
@@ -81,7 +84,7 @@ MeshCost::MeshCost(const Plan& plan, const program::CostModel& cost)
   }
   const auto device = [&](int stage) { return plan.placement.device_of[first_of(grid, stage)]; };
   for (int stage = 0; stage < stages; ++stage) {
-    dp_.push_back(devices_of(plan, grid.group(first_of(grid, stage), {Axis::Dp, Axis::Cp})));
+    dp_.push_back(grid.group(first_of(grid, stage), {Axis::Dp, Axis::Cp}));
     const DeviceId next = device((stage + 1) % stages);
     if (stages > 1) neighbours_.emplace_back(device(stage), next);
     if (stages > 1) neighbours_.emplace_back(next, device(stage));
@@ -132,9 +135,20 @@ double MeshCost::free_of_sharing(Collective kind, Bytes bytes, const Devices& de
   return to_seconds(cost_.collective(kind, is_small ? kScalarBytes : bytes, devices));
 }
 
-double MeshCost::dp(int stage, Collective kind, Bytes bytes) {
-  const auto [known, is_new] = dp_known_.try_emplace({stage, kind, bytes.count()}, 0.0);
-  if (is_new) known->second = free_of_sharing(kind, bytes, dp_[static_cast<std::size_t>(stage)]);
+const MeshCost::Devices& MeshCost::part(int stage, const program::Cut& cut) {
+  const auto [known, is_new] = parts_.try_emplace({stage, cut.kind, cut.size});
+  if (!is_new) return known->second;
+  const std::vector<RankId>& members = dp_[static_cast<std::size_t>(stage)];
+  for (const RankId rank : program::part_of(cut, members, members.front())) {
+    known->second.push_back(placement_.device_of[rank]);
+  }
+  return known->second;
+}
+
+double MeshCost::dp(int stage, const program::Cut& cut, Collective kind, Bytes bytes) {
+  const auto [known, is_new] =
+      dp_known_.try_emplace({stage, cut.kind, cut.size, kind, bytes.count()}, 0.0);
+  if (is_new) known->second = free_of_sharing(kind, bytes, part(stage, cut));
   return known->second;
 }
 
@@ -153,8 +167,8 @@ double MeshCost::embedding(Bytes bytes) {
 
 double MeshCost::mirror(int stage, Bytes bytes) {
   const auto at = static_cast<std::size_t>(stage);
-  return free_of_sharing(Collective::AllReduce, bytes,
-                         {dp_[at].front(), dp_[dp_.size() - 1 - at].front()});
+  const auto device = [&](std::size_t of) { return placement_.device_of[dp_[of].front()]; };
+  return free_of_sharing(Collective::AllReduce, bytes, {device(at), device(dp_.size() - 1 - at)});
 }
 
 double MeshCost::tp(Bytes bytes) {
@@ -178,7 +192,7 @@ ShapeCache::Key ShapeCache::key_of(const Plan& plan) {
   const bool has_buckets = layout.pp == 1 && layout.overlap.dp;
   const bool has_layers = layout.pp == 1 && layout.zero_stage == 3;
   return {{layout.microbatch_size, layout.sequence_parallel, layout.recompute, layout.overlap.tp},
-          {layout.v, has_buckets, has_layers, layout.stage_map(), is_split(layout)}};
+          {layout.v, layout.stages, has_buckets, has_layers, layout.stage_map(), is_split(layout)}};
 }
 
 ShapeCache::SplitParts& ShapeCache::parts(const Plan& plan) {
@@ -193,27 +207,9 @@ ShapeCache::SplitParts& ShapeCache::parts(const Plan& plan) {
   for (models::Work& layer : sizes.layers) forget_kernels(layer);
   forget_kernels(sizes.embedding);
   forget_kernels(sizes.head);
+  forget_kernels(sizes.kept);
+  sizes.again = sizes.again_last = {};
   return split->second;
-}
-
-std::vector<int> ShapeCache::stages_apart(const Plan& plan, const std::vector<int>& kinds) {
-  const int stages = plan.layout.pp;
-  const auto kinds_of = [&](int stage) {
-    std::vector<std::vector<int>> of;
-    for (int chunk = 0; chunk < chunk_count(plan); ++chunk) {
-      const StagePart part = stage_part(plan, stage, chunk);
-      of.emplace_back(kinds.begin() + part.first_layer, kinds.begin() + part.end_layer);
-    }
-    return of;
-  };
-  const bool is_one_kind = std::ranges::adjacent_find(kinds, std::not_equal_to{}) == kinds.end();
-  std::vector<int> apart;
-  if (stages < 4 || is_one_kind) return apart;
-  for (int stage = 2; stage + 1 < stages && apart.empty(); ++stage) {
-    if (kinds_of(stage) == kinds_of(1)) continue;
-    for (int each = 0; each < stages; ++each) apart.push_back(each);
-  }
-  return apart;
 }
 
 const PlanShape& ShapeCache::sizes(const Plan& plan) {
@@ -221,12 +217,21 @@ const PlanShape& ShapeCache::sizes(const Plan& plan) {
   PlanShape& made = entry->second;
   if (!is_new) return made;
   const ModelParts& sizes = parts(plan).sizes;
-  const int stages = plan.layout.pp;
-  made.first.work = stage_work(plan, 0, sizes, KernelLists::LeftOut);
-  if (stages > 2) made.middle.work = stage_work(plan, 1, sizes, KernelLists::LeftOut);
-  if (stages > 1) made.last.work = stage_work(plan, stages - 1, sizes, KernelLists::LeftOut);
-  for (const int stage : stages_apart(plan, sizes.kind)) {
-    made.each.emplace_back().work = stage_work(plan, stage, sizes, KernelLists::LeftOut);
+  using ChunkKind = std::tuple<std::vector<int>, int, bool, bool>;
+  std::map<std::vector<ChunkKind>, std::size_t> known;
+  for (int stage = 0; stage < plan.layout.pp; ++stage) {
+    std::vector<ChunkKind> parts_of_stage;
+    for (int chunk = 0; chunk < chunk_count(plan); ++chunk) {
+      const StagePart part = stage_part(plan, stage, chunk);
+      parts_of_stage.emplace_back(std::vector<int>(sizes.kind.begin() + part.first_layer,
+                                                   sizes.kind.begin() + part.end_layer),
+                                  recomputed_layers(plan.layout, part), part.has_embedding,
+                                  part.has_head);
+    }
+    const auto [kind, is_first] = known.emplace(std::move(parts_of_stage), made.kinds.size());
+    made.kind_of.push_back(kind->second);
+    if (!is_first) continue;
+    made.kinds.emplace_back().work = stage_work(plan, stage, sizes, KernelLists::LeftOut);
   }
   return made;
 }
@@ -237,12 +242,9 @@ const PlanShape& ShapeCache::shape(const Plan& plan) {
   if (made.is_timed) return made;
   SplitParts& split = parts(plan);
   price(plan, is_split(plan.layout) ? Backward::Split : Backward::Whole, split);
-  const int stages = plan.layout.pp;
-  add_times(plan, 0, split, made.first);
-  if (stages > 2) add_times(plan, 1, split, made.middle);
-  if (stages > 1) add_times(plan, stages - 1, split, made.last);
-  for (std::size_t stage = 0; stage < made.each.size(); ++stage) {
-    add_times(plan, static_cast<int>(stage), split, made.each[stage]);
+  for (int stage = 0; stage < plan.layout.pp; ++stage) {
+    StageShape& kind = made.kinds[made.kind_of[static_cast<std::size_t>(stage)]];
+    if (kind.forward.empty()) add_times(plan, stage, split, kind);
   }
   made.is_timed = true;
   return made;
@@ -267,6 +269,11 @@ void ShapeCache::price(const Plan& plan, Backward kind, SplitParts& parts) const
   for (std::size_t at = 0; at < model.layers.size(); ++at) {
     add(model.layers[at], parts.layers[at]);
   }
+  add(model.kept, parts.kept);
+  if (!parts.is_priced) {
+    parts.again = price_part(model.again, of_kernel);
+    parts.again_last = price_part(model.again_last, of_kernel);
+  }
   add(model.embedding, parts.embedding);
   add(model.head, parts.head);
   if (has_input_gather(plan, program::Payload::Activation)) {
@@ -281,7 +288,7 @@ void ShapeCache::add_times(const Plan& plan, int stage, SplitParts& parts,
                            StageShape& shape) const {
   const Backward kind = is_split(plan.layout) ? Backward::Split : Backward::Whole;
   for (int chunk = 0; chunk < static_cast<int>(shape.work.chunks.size()); ++chunk) {
-    const ChunkSeconds times = chunk_seconds(stage_part(plan, stage, chunk), kind, parts);
+    const ChunkSeconds times = chunk_seconds(plan.layout, stage_part(plan, stage, chunk), parts);
     shape.forward.push_back(times.forward);
     shape.backward.push_back(times.backward);
     if (kind == Backward::Whole) continue;
@@ -290,8 +297,8 @@ void ShapeCache::add_times(const Plan& plan, int stage, SplitParts& parts,
   }
 }
 
-double ShapeCache::backward_seconds(const StagePart& part, const SplitParts& parts,
-                                    PricedPart Passes::*half) const {
+double ShapeCache::backward_seconds(const Layout& layout, const StagePart& part,
+                                    const SplitParts& parts, PricedPart Passes::*half) const {
   const bool is_whole = half == &Passes::backward;
   PassClock clock(constants_);
   const auto append = [&](const PricedPart& more) {
@@ -300,18 +307,30 @@ double ShapeCache::backward_seconds(const StagePart& part, const SplitParts& par
   };
   if (!part.has_head && half != &Passes::backward_weight) append(parts.gradient_gather);
   if (part.has_head) append(parts.head.*half);
-  for (int at = part.end_layer - 1; at >= part.first_layer; --at) {
-    append(parts.layers[static_cast<std::size_t>(parts.kind(at))].*half);
+  if (!has_pieces(layout.recompute)) {
+    for (int at = part.end_layer - 1; at >= part.first_layer; --at) {
+      append(parts.layers[static_cast<std::size_t>(parts.kind(at))].*half);
+    }
+  } else {
+    const bool reruns = half != &Passes::backward_weight;
+    for (const BackwardPiece piece : backward_order(layout, part)) {
+      if (piece == BackwardPiece::Layer) append(parts.layers.front().*half);
+      if (piece == BackwardPiece::Kept) append(parts.kept.*half);
+      if (piece == BackwardPiece::Again && reruns) append(parts.again);
+      if (piece == BackwardPiece::AgainLast && reruns) append(parts.again_last);
+    }
   }
   if (part.has_embedding) append(parts.embedding.*half);
   return clock.seconds(host_per_kernel_s_);
 }
 
-ShapeCache::ChunkSeconds ShapeCache::chunk_seconds(const StagePart& part, Backward backward,
+ShapeCache::ChunkSeconds ShapeCache::chunk_seconds(const Layout& layout, const StagePart& part,
                                                    SplitParts& parts) const {
   const std::vector<int> kinds(parts.sizes.kind.begin() + part.first_layer,
                                parts.sizes.kind.begin() + part.end_layer);
-  const std::tuple key{kinds, part.has_embedding, part.has_head, backward};
+  const Backward backward = is_split(layout) ? Backward::Split : Backward::Whole;
+  const std::tuple key{kinds, recomputed_layers(layout, part), part.has_embedding, part.has_head,
+                       backward};
   const auto known = parts.known.find(key);
   if (known != parts.known.end()) return known->second;
   PassClock forward(constants_);
@@ -323,10 +342,10 @@ ShapeCache::ChunkSeconds ShapeCache::chunk_seconds(const StagePart& part, Backwa
   if (part.has_head) forward.append(parts.head.forward);
   ChunkSeconds made;
   made.forward = forward.seconds(host_per_kernel_s_);
-  made.backward = backward_seconds(part, parts, &Passes::backward);
+  made.backward = backward_seconds(layout, part, parts, &Passes::backward);
   if (backward == Backward::Split) {
-    made.backward_input = backward_seconds(part, parts, &Passes::backward_input);
-    made.backward_weight = backward_seconds(part, parts, &Passes::backward_weight);
+    made.backward_input = backward_seconds(layout, part, parts, &Passes::backward_input);
+    made.backward_weight = backward_seconds(layout, part, parts, &Passes::backward_weight);
   }
   parts.known.emplace(key, made);
   return made;

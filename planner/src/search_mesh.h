@@ -27,7 +27,9 @@ class MeshCost {
   /// A message between neighbouring stages, the least over all pairs; 0 with one stage.
   double message(Bytes bytes);
   /// Collectives of the end of the step, of the replica 0's rank 0 on `stage`; 0 for one member.
-  double dp(int stage, Collective kind, Bytes bytes);
+  double dp(int stage, Collective kind, Bytes bytes) { return dp(stage, {}, kind, bytes); }
+  /// The same in a part of the ranks that reduce gradients together.
+  double dp(int stage, const program::Cut& cut, Collective kind, Bytes bytes);
   /// The same of experts.
   double edp(int stage, Collective kind, Bytes bytes);
   double embedding(Bytes bytes);
@@ -38,25 +40,30 @@ class MeshCost {
 
  private:
   using Devices = std::vector<DeviceId>;
+  const Devices& part(int stage, const program::Cut& cut);
   double free_of_sharing(Collective kind, Bytes bytes, const Devices& devices) const;
   double least(std::string_view communicator, Collective kind, Bytes bytes) const;
 
   const program::CostModel& cost_;
+  program::Placement placement_;
   std::int64_t shared_below_;  // bytes, see free_of_sharing
   std::vector<Devices> tp_;
   /// Groups of what passes exchange, by communicator.
   std::map<std::string, std::vector<Devices>, std::less<>> groups_;
-  std::vector<Devices> dp_, edp_;  // by stage
+  std::vector<std::vector<RankId>> dp_;  // by stage
+  std::vector<Devices> edp_;             // by stage
   std::vector<std::pair<DeviceId, DeviceId>> neighbours_;
   Devices embedding_, world_;
   double scalars_ = -1;
   std::map<std::int64_t, double> messages_;
-  std::map<std::tuple<int, Collective, std::int64_t>, double> dp_known_, edp_known_;
+  std::map<std::tuple<int, program::Cut::Kind, int>, Devices> parts_;
+  std::map<std::tuple<int, program::Cut::Kind, int, Collective, std::int64_t>, double> dp_known_;
+  std::map<std::tuple<int, Collective, std::int64_t>, double> edp_known_;
   std::map<std::int64_t, double> tp_known_, embedding_known_;
   mutable std::map<std::tuple<std::string, Collective, std::int64_t>, double> least_known_;
 };
 
-/// One kind of stage: the first, the last, or one between them.
+/// One kind of stage: those whose chunks hold the same parts.
 struct StageShape {
   StageWork work;                         ///< without kernels
   std::vector<double> forward, backward;  ///< least seconds, by chunk
@@ -64,14 +71,10 @@ struct StageShape {
   std::vector<double> backward_input, backward_weight;
 };
 struct PlanShape {
-  StageShape first, middle, last;  ///< with one stage all is in `first`
-  std::vector<StageShape> each;    ///< by stage, if those in the middle differ; else empty
+  std::vector<StageShape> kinds;
+  std::vector<std::size_t> kind_of;  ///< by stage
   bool is_timed = false;
-  const StageShape& of(int stage, int stages) const {
-    if (!each.empty()) return each[static_cast<std::size_t>(stage)];
-    if (stage == 0) return first;
-    return stage == stages - 1 ? last : middle;
-  }
+  const StageShape& of(int stage) const { return kinds[kind_of[static_cast<std::size_t>(stage)]]; }
 };
 
 /// Shapes of the plans of one mesh, each made once.
@@ -89,9 +92,9 @@ class ShapeCache {
   const PlanShape& sizes(const Plan& plan);
 
  private:
-  using SplitKey = std::tuple<std::int64_t, bool, models::Recompute, bool>;
-  /// v, buckets, layers as buckets, stage map, split backward.
-  using ChunkKey = std::tuple<int, bool, bool, program::StageMap, bool>;
+  using SplitKey = std::tuple<std::int64_t, bool, Recomputation, bool>;
+  /// v, stages, buckets, layers as buckets, stage map, split backward.
+  using ChunkKey = std::tuple<int, StageLayers, bool, bool, program::StageMap, bool>;
   struct Passes {
     PricedPart forward, backward, backward_input, backward_weight;
   };
@@ -102,11 +105,13 @@ class ShapeCache {
   struct SplitParts {
     ModelParts sizes;            // without kernels
     std::vector<Passes> layers;  // by kind
-    Passes embedding, head;
+    Passes embedding, head, kept;
+    PricedPart again, again_last;
     PricedPart gather;           ///< of a sharded activation
     PricedPart gradient_gather;  ///< of a sharded gradient; empty where gradients travel whole
     bool is_priced = false, has_halves = false;
-    std::map<std::tuple<std::vector<int>, bool, bool, Backward>, ChunkSeconds> known;
+    /// By the kinds of the layers, how many are recomputed, ends and kind of backward.
+    std::map<std::tuple<std::vector<int>, int, bool, bool, Backward>, ChunkSeconds> known;
     int kind(int layer) const { return sizes.kind[static_cast<std::size_t>(layer)]; }
   };
   using Key = std::pair<SplitKey, ChunkKey>;
@@ -114,10 +119,8 @@ class ShapeCache {
   SplitParts& parts(const Plan& plan);
   void price(const Plan& plan, Backward kind, SplitParts& parts) const;
   void add_times(const Plan& plan, int stage, SplitParts& parts, StageShape& shape) const;
-  /// Stages of which each stands for itself; empty if those in the middle are alike.
-  static std::vector<int> stages_apart(const Plan& plan, const std::vector<int>& kinds);
-  ChunkSeconds chunk_seconds(const StagePart& part, Backward backward, SplitParts& parts) const;
-  double backward_seconds(const StagePart& part, const SplitParts& parts,
+  ChunkSeconds chunk_seconds(const Layout& layout, const StagePart& part, SplitParts& parts) const;
+  double backward_seconds(const Layout& layout, const StagePart& part, const SplitParts& parts,
                           PricedPart Passes::*half) const;
 
   const MeshCost& mesh_;

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <type_traits>
 
 #include "foresail/base/error.h"
+#include "layout_laws.h"
 
 namespace foresail::planner {
 namespace {
@@ -34,8 +36,10 @@ std::vector<BrokenLaw> degree_laws(const SearchProblem& problem, const Mesh& mes
   program::Training training = problem.base.training;
   training.global_batch_size = mesh.layout.dp;  // the batch is a matter of the microbatch size too
   std::vector<BrokenLaw> broken = check_laws(problem.base.model, mesh.layout, training, mesh.gpus);
-  std::erase_if(broken, [](const BrokenLaw& law) {
-    return law.name == "passes_max" || law.name == "experts_need_sequence_parallel";
+  const bool is_even = problem.space.stages == std::vector{StageLayers{}};
+  std::erase_if(broken, [&](const BrokenLaw& law) {
+    return law.name == "passes_max" || law.name == "experts_need_sequence_parallel" ||
+           (law.name == "layers_by_stages" && !is_even);
   });
   return broken;
 }
@@ -81,10 +85,39 @@ SearchSpace completed(const SearchProblem& problem) {
   return space;
 }
 
+namespace {
+
+/// Values of v that deal the layers of every stage evenly to its chunks.
+std::vector<int> chunks_of(const StageLayers& stages, const models::Model& model, int pp) {
+  if (!stages.each.empty()) {
+    const int count = static_cast<int>(stages.each.size());
+    return count % pp == 0 ? std::vector{count / pp} : std::vector<int>{};
+  }
+  if (stages.first > 0 || stages.last > 0) {
+    const int others = pp - (stages.first > 0 ? 1 : 0) - (stages.last > 0 ? 1 : 0);
+    const int rest = model.layers - stages.first - stages.last;
+    if (rest < 0 || (others > 0 && rest % others != 0)) return {};
+    const int each = others > 0 ? rest / others : 0;
+    return divisors(std::gcd(each, std::gcd(stages.first, stages.last)), model.layers);
+  }
+  const int layers =
+      model.layers + (stages.account_for_embedding ? 1 : 0) + (stages.account_for_loss ? 1 : 0);
+  return layers % pp == 0 ? divisors(layers / pp, model.layers) : std::vector<int>{};
+}
+
+}  // namespace
+
 std::vector<int> chunk_choices(const SearchSpace& space, const models::Model& model, int pp) {
   if (!space.v.empty()) return space.v;
-  if (pp == 1 || model.layers % pp != 0) return {1};
-  std::vector<int> chunks = divisors(model.layers / pp, model.layers);
+  if (pp == 1) return {1};
+  std::vector<int> chunks;
+  for (const StageLayers& stages : space.stages) {
+    for (const int each : chunks_of(stages, model, pp)) {
+      if (std::ranges::find(chunks, each) == chunks.end()) chunks.push_back(each);
+    }
+  }
+  if (chunks.empty()) return {1};
+  std::ranges::sort(chunks);
   const bool has_mirrored =
       std::ranges::find(space.schedule, ScheduleKind::DualPipe) != space.schedule.end();
   // Its two chunks are copies of one part.
@@ -92,16 +125,32 @@ std::vector<int> chunk_choices(const SearchSpace& space, const models::Model& mo
   return chunks;
 }
 
-std::int64_t layouts_per_mesh(const SearchSpace& space, std::size_t chunks) {
-  const std::array<std::size_t, 9> sizes = {chunks,
-                                            space.schedule.size(),
-                                            space.microbatch_size.size(),
-                                            space.sequence_parallel.size(),
-                                            space.zero_stage.size(),
-                                            space.recompute.size(),
-                                            space.overlap_tp.size(),
-                                            space.overlap_pp.size(),
-                                            space.overlap_dp.size()};
+std::vector<int> shard_choices(const SearchSpace& space, const Layout& layout) {
+  if (!space.shard_size.empty()) return space.shard_size;
+  std::vector<int> sizes = {0};
+  Layout tried = layout;
+  tried.zero_stage = 1;
+  const int ranks = layout.dp * layout.cp;
+  for (const int size : divisors(ranks, ranks - 1)) {
+    tried.shard_size = size;
+    if (check_sharding(tried).empty()) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+std::int64_t layouts_per_mesh(const SearchSpace& space, const models::Model& model,
+                              const Layout& layout) {
+  const std::array<std::size_t, 11> sizes = {chunk_choices(space, model, layout.pp).size(),
+                                             space.stages.size(),
+                                             shard_choices(space, layout).size(),
+                                             space.schedule.size(),
+                                             space.microbatch_size.size(),
+                                             space.sequence_parallel.size(),
+                                             space.zero_stage.size(),
+                                             space.recompute.size(),
+                                             space.overlap_tp.size(),
+                                             space.overlap_pp.size(),
+                                             space.overlap_dp.size()};
   std::int64_t product = 1;
   for (const std::size_t size : sizes) {
     product *= static_cast<std::int64_t>(size);
@@ -185,8 +234,7 @@ class MeshList {
   bool is_tp_listed() const { return std::ranges::find(space_.etp, 0) != space_.etp.end(); }
 
   std::int64_t layouts_of(const Mesh& mesh) const {
-    const models::Model& model = problem_.base.model;
-    return layouts_per_mesh(space_, chunk_choices(space_, model, mesh.layout.pp).size());
+    return layouts_per_mesh(space_, problem_.base.model, mesh.layout);
   }
 
   void count_equivalent(const Mesh& mesh) {
@@ -241,10 +289,14 @@ Layout plain_form(const Layout& layout, const models::Stack& stack) {
     if (layout.pp == 1) plain.overlap.dp = false;
   }
   // Fused attention keeps no scores that could be made again.
-  const bool is_selective = layout.recompute == models::Recompute::Selective;
-  if (is_selective && stack.flash_attention) plain.recompute = models::Recompute::None;
+  if (layout.recompute.what == models::Recompute::Selective && stack.flash_attention) {
+    models::RecomputeModules& modules = plain.recompute.modules;
+    modules.core_attention = false;
+    if (!modules.norm && !modules.activation && !modules.mlp) plain.recompute = {};
+  }
   // Under a pipeline gradients leave once per step either way, and are freed as late.
   if (layout.pp > 1 && plain.zero_stage == 2) plain.zero_stage = 1;
+  if (!plain.has_copies_of_shards() || plain.zero_stage == 0) plain.shard_size = 0;
   if (layout.schedule == ScheduleKind::Interleaved && layout.group_size == layout.pp) {
     plain.group_size = 0;
   }

@@ -9,7 +9,7 @@
 
 namespace foresail::planner {
 
-/// Lists with every "all" filled in but those that depend on the mesh (v).
+/// Lists with every "all" filled in but those that depend on the mesh (v, shard_size).
 SearchSpace completed(const SearchProblem& problem);
 
 /// Degrees, rank order and placement; all else of a layout is free.
@@ -26,8 +26,11 @@ std::vector<Mesh> meshes(const SearchProblem& problem, const SearchSpace& space,
 
 /// Chunks per rank to try on a mesh.
 std::vector<int> chunk_choices(const SearchSpace& space, const models::Model& model, int pp);
-/// Layouts of one mesh with `chunks` choices of v.
-std::int64_t layouts_per_mesh(const SearchSpace& space, std::size_t chunks);
+/// Values of shard_size to try on the mesh of `layout`.
+std::vector<int> shard_choices(const SearchSpace& space, const Layout& layout);
+/// Layouts of the mesh of `layout`.
+std::int64_t layouts_per_mesh(const SearchSpace& space, const models::Model& model,
+                              const Layout& layout);
 
 /// `layout` with every choice that changes nothing set to its plainest value: two layouts whose
 /// plain forms are equal lower to the same Program and need the same memory.

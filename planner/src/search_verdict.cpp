@@ -78,6 +78,28 @@ std::vector<int> divisors_to(int number, int most) {
   return found;
 }
 
+void vary_experts_and_context(const SearchSpace& space, const Layout& layout,
+                              std::vector<Layout>& out) {
+  vary(
+      space.ep, layout, [](Layout& m, int ep) { m.ep = ep; }, out);
+  vary(
+      space.etp, layout, [](Layout& m, int etp) { m.etp = etp; }, out);
+  if (layout.cp > 1) {
+    vary(
+        space.cp_kind, layout, [](Layout& m, models::ContextParallel kind) { m.cp_kind = kind; },
+        out);
+  }
+}
+
+void vary_overlap(const SearchSpace& space, const Layout& layout, std::vector<Layout>& out) {
+  vary(
+      space.overlap_tp, layout, [](Layout& m, int on) { m.overlap.tp = on != 0; }, out);
+  vary(
+      space.overlap_pp, layout, [](Layout& m, int on) { m.overlap.pp = on != 0; }, out);
+  vary(
+      space.overlap_dp, layout, [](Layout& m, int on) { m.overlap.dp = on != 0; }, out);
+}
+
 }  // namespace
 
 std::vector<Layout> neighbours(const SearchProblem& problem, const Layout& layout) {
@@ -117,15 +139,9 @@ std::vector<Layout> neighbours(const SearchProblem& problem, const Layout& layou
       },
       out);
   vary(chunk_choices(space, model, layout.pp), layout, chunks, out);
+  vary_experts_and_context(space, layout, out);
   vary(
-      space.ep, layout, [](Layout& m, int ep) { m.ep = ep; }, out);
-  vary(
-      space.etp, layout, [](Layout& m, int etp) { m.etp = etp; }, out);
-  if (layout.cp > 1) {
-    vary(
-        space.cp_kind, layout, [](Layout& m, models::ContextParallel kind) { m.cp_kind = kind; },
-        out);
-  }
+      space.stages, layout, [](Layout& m, const StageLayers& stages) { m.stages = stages; }, out);
   vary(
       space.microbatch_size, layout, [](Layout& m, std::int64_t size) { m.microbatch_size = size; },
       out);
@@ -135,19 +151,16 @@ std::vector<Layout> neighbours(const SearchProblem& problem, const Layout& layou
   vary(
       space.zero_stage, layout, [](Layout& m, int zero) { m.zero_stage = zero; }, out);
   vary(
-      space.recompute, layout, [](Layout& m, models::Recompute r) { m.recompute = r; }, out);
+      shard_choices(space, layout), layout, [](Layout& m, int size) { m.shard_size = size; }, out);
+  vary(
+      space.recompute, layout, [](Layout& m, const Recomputation& r) { m.recompute = r; }, out);
   vary(
       space.schedule, layout,
       [&](Layout& m, ScheduleKind kind) {
         take_schedule(m, kind, chunk_choices(space, model, m.pp));
       },
       out);
-  vary(
-      space.overlap_tp, layout, [](Layout& m, int on) { m.overlap.tp = on != 0; }, out);
-  vary(
-      space.overlap_pp, layout, [](Layout& m, int on) { m.overlap.pp = on != 0; }, out);
-  vary(
-      space.overlap_dp, layout, [](Layout& m, int on) { m.overlap.dp = on != 0; }, out);
+  vary_overlap(space, layout, out);
   return out;
 }
 

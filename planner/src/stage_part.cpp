@@ -6,6 +6,7 @@
 #include "foresail/base/error.h"
 #include "foresail/models/operators.h"
 #include "foresail/planner/plan.h"
+#include "layout_laws.h"
 #include "stage_work.h"
 
 namespace foresail::planner {
@@ -60,9 +61,11 @@ StagePart stage_part(const Plan& plan, int stage, int chunk) {
     FORESAIL_EXPECT(chunk < plan.layout.v);
     parts = global.count();
     index = global.of({stage, chunk});
-    const int layers = plan.model.layers / parts;
-    part.first_layer = index * layers;
-    part.end_layer = part.first_layer + layers;
+    if (plan.layout.stages.is_even()) part.first_layer = index * (plan.model.layers / parts);
+    for (int before = 0; !plan.layout.stages.is_even() && before < index; ++before) {
+      part.first_layer += layers_of(plan.model, plan.layout, before);
+    }
+    part.end_layer = part.first_layer + layers_of(plan.model, plan.layout, index);
   } else {
     const std::vector<int> starts = bucket_starts(plan);
     parts = static_cast<int>(starts.size());

@@ -1,7 +1,12 @@
 #include "stage_work.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
+
+#include "foresail/base/error.h"
+#include "layer_runs.h"
+#include "recompute_order.h"
 
 namespace foresail::planner {
 namespace {
@@ -14,7 +19,8 @@ models::Split split_of(const Plan& plan) {
   split.microbatch_size = plan.layout.microbatch_size;
   split.sequence_length = plan.training.sequence_length;
   split.dtype = plan.training.precision;
-  split.recompute = plan.layout.recompute;
+  split.recompute = plan.layout.recompute.what;
+  split.recompute_modules = plan.layout.recompute.modules;
   split.overlap_tp = plan.layout.overlap.tp;
   split.context_parallel = plan.layout.cp_kind;
   split.ep = plan.layout.ep;
@@ -40,6 +46,22 @@ std::vector<double> load_of(const Plan& plan, int layer) {
   return rows[row];
 }
 
+/// The parts that full recomputation of some layers, or of several together, is made of.
+void add_checkpoint_parts(const Plan& plan, models::Split split, ModelParts& parts) {
+  if (!has_pieces(plan.layout.recompute)) return;
+  FORESAIL_EXPECT(parts.layers.size() == 1);
+  const models::Work& layer = parts.layers.front();
+  split.recompute = models::Recompute::None;
+  parts.kept = models::layer_work(plan.model, split);
+  parts.groups = checkpoint_groups(plan.layout.recompute, layer, parts.kept);
+  parts.again = parts.kept.forward;
+  for (Kernel& kernel : parts.again) kernel.name += ".recompute";
+  // A layer's own recomputation stands in front of its backward.
+  const std::size_t own = layer.backward.size() - parts.kept.backward.size();
+  parts.again_last.assign(layer.backward.begin(),
+                          layer.backward.begin() + static_cast<std::ptrdiff_t>(own));
+}
+
 /// Collects the parts of one chunk in the order in which a forward pass meets them.
 class ChunkBuilder {
  public:
@@ -47,33 +69,73 @@ class ChunkBuilder {
   void add(const models::Work& work, const models::RankParameters& parameters) {
     if (lists_ == KernelLists::Written) {
       models::append(chunk_.forward, work.forward);
-      backward_.push_back(&work);
+      backward_.push_back(&work.backward);
     }
-    // Parts before this one hold what they saved; those behind it, in a backward pass, nothing but
-    // what a weight half needs.
-    const Bytes before = chunk_.saved;
-    const Bytes backward = before + models::sum(work.backward_peak);
-    const Bytes retained = work.retained_bytes();
-    chunk_.forward_peak = std::max(chunk_.forward_peak, before + models::sum(work.forward_peak));
-    chunk_.backward_peak = std::max(chunk_.backward_peak, backward);
-    chunk_.input_peak = std::max(chunk_.input_peak + retained, backward);
-    chunk_.saved += work.saved_bytes();
-    chunk_.retained += retained;
-    chunk_.parameters += parameters.total();
-    chunk_.replicated += parameters.replicated;
-    chunk_.experts += parameters.experts;
+    hold(work, 1);
+    own(parameters);
+  }
+  void add_layers(const Plan& plan, const StagePart& part, const ModelParts& parts) {
+    for (const LayerRun& run : layer_runs(plan, part, parts)) hold(*run.work, run.count);
+    for (int at = part.first_layer; at < part.end_layer; ++at) own(layer_parameters(plan, at));
+    if (lists_ == KernelLists::LeftOut) return;
+    for (int at = part.first_layer; at < part.end_layer; ++at) {
+      models::append(chunk_.forward, parts.layer(at).forward);
+      if (!has_pieces(plan.layout.recompute)) backward_.push_back(&parts.layer(at).backward);
+    }
+    if (!has_pieces(plan.layout.recompute)) return;
+    const std::vector<BackwardPiece> order = backward_order(plan.layout, part);
+    for (auto piece = order.rbegin(); piece != order.rend(); ++piece) {
+      backward_.push_back(&kernels_of(*piece, parts));
+    }
   }
   ChunkWork finish() {
-    for (auto work = backward_.rbegin(); work != backward_.rend(); ++work) {
-      models::append(chunk_.backward, (*work)->backward);
+    for (auto kernels = backward_.rbegin(); kernels != backward_.rend(); ++kernels) {
+      models::append(chunk_.backward, **kernels);
     }
     return std::move(chunk_);
   }
 
  private:
+  /// `count` equal parts. Those before a part hold what they saved; those behind it, in a backward
+  /// pass, nothing but what a weight half needs.
+  void hold(const models::Work& work, int count) {
+    const Bytes forward = models::sum(work.forward_peak);
+    const Bytes backward = models::sum(work.backward_peak);
+    const Bytes saved = work.saved_bytes();
+    const Bytes retained = work.retained_bytes();
+    for (int part = 0; part < count; ++part) {
+      const Bytes before = chunk_.saved;
+      chunk_.forward_peak = std::max(chunk_.forward_peak, before + forward);
+      chunk_.backward_peak = std::max(chunk_.backward_peak, before + backward);
+      chunk_.input_peak = std::max(chunk_.input_peak + retained, before + backward);
+      chunk_.saved += saved;
+      chunk_.retained += retained;
+    }
+  }
+
+  void own(const models::RankParameters& parameters) {
+    chunk_.parameters += parameters.total();
+    chunk_.replicated += parameters.replicated;
+    chunk_.experts += parameters.experts;
+  }
+
+  static const std::vector<Kernel>& kernels_of(BackwardPiece piece, const ModelParts& parts) {
+    switch (piece) {
+      case BackwardPiece::Layer:
+        break;
+      case BackwardPiece::Kept:
+        return parts.kept.backward;
+      case BackwardPiece::Again:
+        return parts.again;
+      case BackwardPiece::AgainLast:
+        return parts.again_last;
+    }
+    return parts.layers.front().backward;
+  }
+
   KernelLists lists_;
   ChunkWork chunk_;
-  std::vector<const models::Work*> backward_;
+  std::vector<const std::vector<Kernel>*> backward_;  // the last runs first
 };
 
 }  // namespace
@@ -123,6 +185,7 @@ ModelParts model_parts(const Plan& plan) {
   }
   parts.embedding = models::embedding_work(plan.model, split);
   parts.head = models::head_work(plan.model, split);
+  add_checkpoint_parts(plan, split, parts);
   return parts;
 }
 
@@ -169,9 +232,7 @@ StageWork stage_work(const Plan& plan, int stage, const ModelParts& parts, Kerne
       if (has_bucket) work.tied_parameters = std::exchange(owned.sharded, 0);
       builder.add(parts.embedding, owned);
     }
-    for (int at = part.first_layer; at < part.end_layer; ++at) {
-      builder.add(parts.layer(at), layer_parameters(plan, at));
-    }
+    builder.add_layers(plan, part, parts);
     if (part.has_head) {
       const bool has_copy = has_bucket && !has_matrix;
       models::RankParameters owned = models::head_parameters(plan.model, tp, has_copy);
@@ -197,7 +258,7 @@ StageWork stage_work(const Plan& plan, int stage, const ModelParts& parts, Kerne
 }
 
 Kernel optimizer_kernel(const Plan& plan, const StageWork& work) {
-  const std::int64_t ranks = plan.layout.zero_stage == 0 ? 1 : gradient_ranks(plan.layout);
+  const std::int64_t ranks = plan.layout.zero_stage == 0 ? 1 : plan.layout.shard_ranks();
   std::int64_t parameters = (work.tied_parameters + ranks - 1) / ranks;
   const std::int64_t copies = plan.layout.zero_stage == 0 ? 1 : expert_gradient_ranks(plan);
   for (const ChunkWork& chunk : work.chunks) {

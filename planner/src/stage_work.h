@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "foresail/base/kernel.h"
@@ -47,6 +48,12 @@ struct ModelParts {
   std::vector<models::Work> layers;  ///< by kind
   std::vector<int> kind;             ///< by layer of the model
   models::Work embedding, head;
+  /// A layer that keeps all, and what runs to have it again, where full recomputation needs that
+  /// (models without experts only: law experts_recompute).
+  models::Work kept;
+  std::vector<Kernel> again, again_last;
+  /// Layers that are made again together, by how many (layer_runs.h).
+  std::map<int, models::Work> groups;
   const models::Work& layer(int at) const {
     return layers[static_cast<std::size_t>(kind[static_cast<std::size_t>(at)])];
   }

@@ -45,6 +45,7 @@ class Parser {
   void parse_expert_grid(LineReader& line);
   static RankGrid take_grid(LineReader& line);
   void parse_communicator(LineReader& line);
+  void parse_cut(LineReader& line, Communicator& communicator) const;
   void parse_kernel_list(LineReader& line);
   void parse_kernel(LineReader& line);
   void parse_stage(LineReader& line);
@@ -149,7 +150,24 @@ void Parser::parse_communicator(LineReader& line) {
     communicator.grid = line.choice<GridKind>("grid");
     demand(line, communicator.grid == GridKind::Dense || program_.expert_grid, "expert_grid");
   }
+  parse_cut(line, communicator);
   program_.communicators.push_back(std::move(communicator));
+}
+
+void Parser::parse_cut(LineReader& line, Communicator& communicator) const {
+  const std::optional<Cut::Kind> kind = from_string<Cut::Kind>(line.peek());
+  if (!kind || *kind == Cut::Kind::None) return;
+  const std::string word = line.take("cut");
+  if (communicator.axes.has(Axis::Pp)) line.fail("groups over pp cannot be cut into blocks");
+  std::int64_t members = 1;
+  for (const auto& entry : kNames<Axis>) {
+    if (communicator.axes.has(entry.value)) members *= program_.grid.size(entry.value);
+  }
+  const std::int64_t size = line.integer("size of a block", 1, kMaxInt);
+  if (members % size != 0) {
+    line.fail(fmt::format("{} members % {} {} is not 0", members, word, size));
+  }
+  communicator.cut = {*kind, static_cast<int>(size)};
 }
 
 void Parser::parse_kernel_list(LineReader& line) {

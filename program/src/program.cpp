@@ -53,6 +53,23 @@ std::string substituted(const Program& program, RankId rank, const Op& op) {
 
 }  // namespace
 
+std::vector<RankId> part_of(const Cut& cut, std::vector<RankId> members, RankId rank) {
+  if (cut.kind == Cut::Kind::None) return members;
+  FORESAIL_EXPECT(cut.size > 0);
+  const auto size = static_cast<std::size_t>(cut.size);
+  FORESAIL_EXPECT(members.size() % size == 0);
+  const auto found = std::ranges::find(members, rank);
+  FORESAIL_EXPECT(found != members.end());
+  const auto place = static_cast<std::size_t>(found - members.begin());
+  const bool is_within = cut.kind == Cut::Kind::Within;
+  std::vector<RankId> part;
+  for (std::size_t at = 0; at < members.size(); ++at) {
+    const bool is_in = is_within ? at / size == place / size : at % size == place % size;
+    if (is_in) part.push_back(members[at]);
+  }
+  return part;
+}
+
 const StageProgram& Program::of(RankId rank) const {
   const std::size_t stage = stage_of(*this, rank);
   FORESAIL_EXPECT(stage < stages.size());
@@ -67,7 +84,7 @@ std::vector<RankId> Program::members(CommunicatorId communicator, RankId rank) c
   std::erase_if(members, [&](RankId member) {
     return !has_stage(chosen, static_cast<int>(stage_of(*this, member)));
   });
-  return members;
+  return part_of(chosen.cut, std::move(members), rank);
 }
 
 RankId Program::peer(RankId rank, int peer_stage) const {

@@ -86,6 +86,9 @@ void append_head(Out& out, const Program& program) {
     if (communicator.grid != GridKind::Dense) {
       append(out, " grid {}", to_string(communicator.grid));
     }
+    if (communicator.cut.kind != Cut::Kind::None) {
+      append(out, " {} {}", to_string(communicator.cut.kind), communicator.cut.size);
+    }
     append(out, "\n");
   }
 }

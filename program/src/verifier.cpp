@@ -22,6 +22,10 @@ void expect_well_formed(const Program& program) {
       GlobalStages::is_possible(program.stage_map, stages, program.chunks, program.microbatches));
   for (const Communicator& communicator : program.communicators) {
     for (const int stage : communicator.stages) FORESAIL_EXPECT(stage >= 0 && stage < stages);
+    if (communicator.cut.kind == Cut::Kind::None) continue;
+    FORESAIL_EXPECT(!communicator.axes.has(Axis::Pp));
+    FORESAIL_EXPECT(communicator.cut.size > 0);
+    FORESAIL_EXPECT(axes_size(program, communicator) % communicator.cut.size == 0);
   }
   for (const StageProgram& stage : program.stages) {
     for (const Op& op : stage.ops) {
@@ -35,6 +39,14 @@ void expect_well_formed(const Program& program) {
 }
 
 }  // namespace
+
+int axes_size(const Program& program, const Communicator& communicator) {
+  int members = 1;
+  for (const auto& entry : kNames<Axis>) {
+    if (communicator.axes.has(entry.value)) members *= program.grid.size(entry.value);
+  }
+  return members;
+}
 
 std::vector<int> stages_of(const Program& program, const Communicator& communicator) {
   std::vector<int> stages = communicator.stages;

@@ -25,8 +25,16 @@ struct ChunkSyncs {
   std::vector<std::size_t> experts;     // of those of its experts
   bool has_experts = false;             // some pass runs a weight gradient of experts
   std::vector<std::size_t> mirrors;     // of those with the mirrored copy
+  std::vector<std::size_t> shards;      // of sums of a shard over the groups that shard
   std::size_t last_backward = 0;        // position behind it
   std::map<int, std::size_t> backward;  // the same by microbatch
+};
+
+/// Who else has gradients of the same parameters.
+struct Replicas {
+  bool is_reduced = false;
+  bool is_cut = false;      ///< into groups that shard, with sums over them
+  bool of_experts = false;  ///< of experts
 };
 
 class GradientCheck {
@@ -37,13 +45,14 @@ class GradientCheck {
         chunks_(static_cast<std::size_t>(program.chunks)),
         order_(program.stages[stage]) {}
 
-  void run(Complaints& complaints, bool has_replicas, bool has_expert_replicas) {
+  void run(Complaints& complaints, Replicas replicas) {
     collect();
     for (std::size_t number = 0; number < chunks_.size(); ++number) {
       const ChunkSyncs& chunk = chunks_[number];
       if (program_.stage_map == StageMap::Mirrored) check_mirror(number, complaints);
-      if (has_replicas) check(number, chunk.ops, kDense, complaints);
-      if (has_expert_replicas && chunk.has_experts) {
+      if (replicas.is_reduced) check(number, chunk.ops, kDense, complaints);
+      if (replicas.is_cut) check_shards(number, complaints);
+      if (replicas.of_experts && chunk.has_experts) {
         check(number, chunk.experts, kExperts, complaints);
       }
     }
@@ -61,6 +70,10 @@ class GradientCheck {
       ChunkSyncs& chunk = chunks_[static_cast<std::size_t>(each.chunk)];
       if (is_reduction(each, kDense)) chunk.ops.push_back(i);
       if (is_reduction(each, kExperts)) chunk.experts.push_back(i);
+      if (each.kind == OpKind::Collective && each.payload == Payload::ShardGradients &&
+          each.collective == Collective::AllReduce) {
+        chunk.shards.push_back(i);
+      }
       if (each.kind == OpKind::Collective && each.payload == Payload::MirrorGradients &&
           each.collective == Collective::AllReduce) {
         chunk.mirrors.push_back(i);
@@ -139,6 +152,19 @@ class GradientCheck {
     for (const std::size_t index : chunk.experts) wait_for(mirror, index, complaints);
   }
 
+  /// The groups that shard sum their shards once, behind all reductions of the chunk.
+  void check_shards(std::size_t number, Complaints& complaints) const {
+    const ChunkSyncs& chunk = chunks_[number];
+    if (chunk.shards.size() != 1) {
+      complaints.add(
+          fmt::format("stage {} chunk {}: shards of gradients are summed over their replicas {} "
+                      "times, must be once",
+                      stage_, number, chunk.shards.size()));
+      return;
+    }
+    for (const std::size_t index : chunk.ops) wait_for(index, chunk.shards.front(), complaints);
+  }
+
   void wait_for(std::size_t before, std::size_t index, Complaints& complaints) const {
     if (order_.is_finished(before, index)) return;
     complaints.add(fmt::format("stage {} op {} {}: does not wait for op {} {}", stage_, index,
@@ -152,29 +178,27 @@ class GradientCheck {
   std::map<std::uint32_t, bool> trains_experts_;  // by kernel list
 };
 
-bool has_replicas(const Program& program, const Rule& rule) {
+Replicas replicas_of(const Program& program) {
+  Replicas replicas;
   for (const Communicator& communicator : program.communicators) {
-    if (communicator.name != rule.communicator) continue;
-    const RankGrid& grid = program.grid_of(communicator);
-    int members = 1;
-    for (const auto& entry : kNames<Axis>) {
-      if (communicator.axes.has(entry.value)) members *= grid.size(entry.value);
-    }
-    if (members > 1) return true;
+    const bool reduces = communicator.name == kDense.communicator || communicator.name == "shard";
+    if (communicator.name == "replica") replicas.is_cut = true;
+    if (axes_size(program, communicator) == 1) continue;
+    if (reduces) replicas.is_reduced = true;
+    if (communicator.name == kExperts.communicator) replicas.of_experts = true;
   }
-  return false;
+  return replicas;
 }
 
 }  // namespace
 
 std::vector<std::string> check_gradients(const Program& program) {
-  const bool is_replicated = has_replicas(program, kDense);
-  const bool has_expert_replicas = has_replicas(program, kExperts);
+  const Replicas replicas = replicas_of(program);
   const bool is_mirrored = program.stage_map == StageMap::Mirrored;
-  if (!is_replicated && !has_expert_replicas && !is_mirrored) return {};
+  if (!replicas.is_reduced && !replicas.of_experts && !is_mirrored) return {};
   Complaints complaints;
   for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
-    GradientCheck(program, stage).run(complaints, is_replicated, has_expert_replicas);
+    GradientCheck(program, stage).run(complaints, replicas);
   }
   return complaints.take();
 }

@@ -40,6 +40,8 @@ std::vector<std::string> check_rendezvous(const Program& program);
 std::vector<std::string> check_memory(const Program& program);
 std::vector<std::string> check_gradients(const Program& program);
 
+/// Members of a group over its axes, before it is cut.
+int axes_size(const Program& program, const Communicator& communicator);
 /// The stages whose ranks are members of `communicator`, in increasing order.
 std::vector<int> stages_of(const Program& program, const Communicator& communicator);
 /// Whether its members lie on more than one stage, so that stages wait for each other.

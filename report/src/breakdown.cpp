@@ -38,6 +38,7 @@ Category of_lane(Lane lane) {
     case Lane::Ep:
       return Category::Ep;
     case Lane::Dp:
+    case Lane::Replica:
       return Category::Dp;
     case Lane::Pp:
       return Category::Pp;

@@ -50,6 +50,17 @@ void check_layout(const Job& job) {
   demand(split.cp == 1 ? Support::Yes : Support::No, "layout.cp", std::to_string(split.cp), "1");
   demand(job.zero_stage <= 2 ? Support::Yes : Support::No, "layout.zero_stage",
          std::to_string(job.zero_stage), "0, 1, 2");
+  const int replicas = job.program.grid.size(program::Axis::Dp);
+  demand(job.shard_size == 0 || job.shard_size == replicas ? Support::Yes : Support::No,
+         "layout.shard_size", std::to_string(job.shard_size), "0 (all that reduce together)");
+  demand(job.recompute.empty() ? Support::Yes : Support::No, "layout.recompute", job.recompute,
+         "none, selective, full");
+  for (const std::vector<ChunkPart>& stage : job.parts) {
+    for (const ChunkPart& part : stage) {
+      demand(part.end_layer > part.first_layer ? Support::Yes : Support::No, "layout.stages",
+             "a chunk without layers", "chunks with at least one");
+    }
+  }
   demand_switch(split.overlap_tp, false, "layout.overlap.tp");
   demand_choice(job.training.precision, DType::Fp32, "training.precision");
   demand_choice(job.training.gradient_dtype, DType::Fp32, "training.gradient_dtype");

@@ -79,6 +79,7 @@ class Walk {
     Place latest = at;
     for (std::size_t u = at.unit % stages_; u < outcome_.op_times.size(); u += stages_) {
       const Place other{u, at.op};
+      if (time(other).end != time(at).end) continue;  // in another part of a group that is cut
       if (time(other).start > time(latest).start) latest = other;
     }
     return latest;
@@ -98,7 +99,8 @@ class Walk {
         path_.messages += span;
         break;
       case OpKind::Collective:
-        (each.lane == Lane::Dp ? path_.gradients : path_.other) += span;
+        (each.lane == Lane::Dp || each.lane == Lane::Replica ? path_.gradients : path_.other) +=
+            span;
         break;
       case OpKind::Host:
         path_.other += span;

@@ -18,6 +18,16 @@ std::string lower(std::string text) {
   return text;
 }
 
+// On one line, whatever it holds.
+std::string quoted(std::string text) {
+  constexpr std::size_t kShown = 60;
+  if (text.size() > kShown) text = text.substr(0, kShown) + "...";
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e) c = '?';
+  }
+  return '"' + text + '"';
+}
+
 template <class T>
 std::optional<T> parsed(std::string_view text) {
   T value{};
@@ -46,7 +56,7 @@ std::optional<std::int64_t> ForeignKeys::integer(const std::string& key, std::in
   const auto value = text(key);
   if (!value) return std::nullopt;
   const auto number = parsed<std::int64_t>(*value);
-  if (!number) fail(key, fmt::format("expected an integer, got \"{}\"", *value));
+  if (!number) fail(key, "expected an integer, got " + quoted(*value));
   if (*number < low || *number > high) {
     fail(key, fmt::format("{} is outside [{}, {}]", *number, low, high));
   }
@@ -58,7 +68,7 @@ std::optional<double> ForeignKeys::number(const std::string& key) {
   if (!value) return std::nullopt;
   const auto number = parsed<double>(*value);
   if (!number || !std::isfinite(*number)) {
-    fail(key, fmt::format("expected a number, got \"{}\"", *value));
+    fail(key, "expected a number, got " + quoted(*value));
   }
   return number;
 }
@@ -69,7 +79,7 @@ bool ForeignKeys::flag(const std::string& key, bool otherwise) {
   const std::string plain = lower(*value);
   if (plain == "true" || plain == "1") return true;
   if (plain == "false" || plain == "0") return false;
-  fail(key, fmt::format("expected true or false, got \"{}\"", *value));
+  fail(key, "expected true or false, got " + quoted(*value));
 }
 
 std::int64_t ForeignKeys::required(const std::string& key) {

@@ -151,15 +151,16 @@ Layout row_layout(const Row& row, const StackDescription& stack,
   layout.ep = static_cast<int>(row.ep);
   layout.pp = static_cast<int>(row.pp);
   layout.dp = static_cast<int>(row.dp);
+  layout.zero_stage = static_cast<int>(row.zero_stage.value_or(stack.zero_stage));
   const std::int64_t model_parallel = row.tp * row.cp * row.pp;
   if (model_parallel > 0 && row.dp * model_parallel < row.gpus &&
       row.gpus % (row.dp * model_parallel) == 0) {
     // Hybrid sharding: groups of dp ranks shard, the groups replicate.
     layout.dp = static_cast<int>(row.gpus / model_parallel);
-    assumed.push_back(
-        fmt::format("dp {} sharded throughout (the row shards over {})", layout.dp, row.dp));
+    if (layout.zero_stage > 0) layout.shard_size = static_cast<int>(row.dp * row.cp);
+    assumed.push_back(fmt::format("dp {} in {} groups of {}{}", layout.dp, layout.dp / row.dp,
+                                  row.dp, layout.zero_stage > 0 ? " that shard" : ""));
   }
-  layout.zero_stage = static_cast<int>(row.zero_stage.value_or(stack.zero_stage));
   layout.recompute = row_recompute(row, stack, assumed);
   layout.overlap = stack.overlap;
   layout.sequence_parallel =

@@ -77,6 +77,11 @@ void read_ints(const Yaml& root, std::string_view key, std::int64_t low, std::in
   }
 }
 
+bool is_number(const Yaml& node) {
+  const std::string text = node.as_string();
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
 std::vector<Yaml> listed(const Yaml& node) {
   if (!node.is_sequence()) return {node};
   std::vector<Yaml> items = node.items();
@@ -134,6 +139,33 @@ void read_orders(const Yaml& root, SearchSpace& space) {
     } catch (const Error& error) {
       item.fail(error.what());
     }
+  }
+}
+
+/// A name, a mapping, or a list of them; modules stand in a list of their own.
+void read_recompute(const Yaml& node, SearchSpace& space) {
+  space.recompute.clear();
+  if (is_all(node)) return;
+  for (const Yaml& item : listed(node)) {
+    const planner::Recomputation choice = planner::read_recomputation(item);
+    if (std::ranges::find(space.recompute, choice) != space.recompute.end()) {
+      item.fail("stands here twice");
+    }
+    space.recompute.push_back(choice);
+  }
+}
+
+/// One form, or a list of them; a list of numbers is one form.
+void read_stages(const Yaml& node, SearchSpace& space) {
+  space.stages.clear();
+  const bool is_form = node.is_sequence() && !node.items().empty() &&
+                       node.items().front().is_scalar() && is_number(node.items().front());
+  for (const Yaml& item : is_form ? std::vector<Yaml>{node} : listed(node)) {
+    const planner::StageLayers form = planner::read_stage_layers(item);
+    if (std::ranges::find(space.stages, form) != space.stages.end()) {
+      item.fail("stands here twice");
+    }
+    space.stages.push_back(form);
   }
 }
 
@@ -236,9 +268,11 @@ SearchRequest read_search(const Yaml& node, const planner::Plan& base) {
                    "pp",
                    "dp",
                    "v",
+                   "stages",
                    "microbatch_size",
                    "sequence_parallel",
                    "zero_stage",
+                   "shard_size",
                    "recompute",
                    "schedule",
                    "overlap",
@@ -263,12 +297,14 @@ SearchRequest read_search(const Yaml& node, const planner::Plan& base) {
   read_ints(node, "pp", 1, kDegreeMax, space.pp);
   read_ints(node, "dp", 1, kDegreeMax, space.dp);
   read_ints(node, "v", 1, kDegreeMax, space.v);
+  if (const auto stages = node.find("stages")) read_stages(*stages, space);
   if (const auto size = node.find("microbatch_size")) {
     space.microbatch_size = read_integers(*size, 1, kDegreeMax);
   }
   read_flags(node, "sequence_parallel", space.sequence_parallel);
   read_ints(node, "zero_stage", 0, 3, space.zero_stage);
-  read_choices(node, "recompute", space.recompute);
+  read_ints(node, "shard_size", 0, kDegreeMax, space.shard_size);
+  if (const auto recompute = node.find("recompute")) read_recompute(*recompute, space);
   read_choices(node, "schedule", space.schedule);
   if (std::ranges::find(space.schedule, planner::ScheduleKind::File) != space.schedule.end()) {
     node.at("schedule").fail("a search chooses among the named schedules; \"file\" is none");

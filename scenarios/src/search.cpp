@@ -19,22 +19,36 @@ constexpr std::size_t kFinalists = 5;
 
 /// "tp 4, dp 96": what `other` has in place of `layout`'s choices, in the order of the axes.
 std::string difference(const Layout& layout, const Layout& other) {
-  static constexpr std::array kOrder = {"tp",         "cp",
-                                        "pp",         "v",
-                                        "schedule",   "group_size",
-                                        "dp",         "ep",
-                                        "rank_order", "microbatch_size",
-                                        "zero_stage", "sequence_parallel",
+  static constexpr std::array kOrder = {"tp",
+                                        "cp",
+                                        "pp",
+                                        "v",
+                                        "stages",
+                                        "schedule",
+                                        "group_size",
+                                        "dp",
+                                        "ep",
+                                        "rank_order",
+                                        "microbatch_size",
+                                        "zero_stage",
+                                        "shard_size",
+                                        "sequence_parallel",
                                         "recompute"};
   const Document mine = planner::to_document(layout);
   const Document theirs = planner::to_document(other);
+  // Some keys stand only where they are not what they usually are.
+  const auto entry = [](const Document& document, const std::string& key) {
+    if (document.contains(key)) return document.at(key);
+    return key == "stages" ? Document("even") : Document(0);
+  };
   std::string text;
   const auto add = [&](const std::string& key, const Document& value) {
     const std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key, shown);
   };
   for (const char* key : kOrder) {
-    if (theirs.at(key) != mine.at(key)) add(key, theirs.at(key));
+    const Document value = entry(theirs, key);
+    if (value != entry(mine, key)) add(key, value);
   }
   // These stand in a document only where they are not what they usually are.
   if (other.etp != layout.etp) add("etp", other.expert_tp());
@@ -93,9 +107,11 @@ std::string describe(const Layout& layout) {
   if (layout.etp != 0) text += fmt::format(" etp {}", layout.etp);
   text += fmt::format(" v {} mb {} {} zero {}", layout.v, layout.microbatch_size,
                       to_string(layout.schedule), layout.zero_stage);
+  if (!layout.stages.is_even()) text += " stages " + to_text(layout.stages);
+  if (layout.shard_size != 0) text += fmt::format(" shard {}", layout.shard_size);
   if (layout.sequence_parallel) text += " sp";
   if (layout.recompute != models::Recompute::None) {
-    text += fmt::format(" recompute {}", to_string(layout.recompute));
+    text += fmt::format(" recompute {}", to_text(layout.recompute));
   }
   std::string overlap;
   if (layout.overlap.tp) overlap += "+tp";

@@ -77,9 +77,21 @@ std::string parts_text(const std::vector<StepPart>& parts, bool are_differences)
   return text;
 }
 
+// Reasons one a line, each under the change's name.
+std::string indented(const std::string& reasons) {
+  std::string text;
+  std::size_t at = 0;
+  while (at < reasons.size()) {
+    const std::size_t end = std::min(reasons.find('\n', at), reasons.size());
+    text += "  " + reasons.substr(at, end - at) + "\n";
+    at = end + 1;
+  }
+  return text;
+}
+
 std::string variant_text(const Variant& variant, const Variant& base) {
   std::string text = variant.name + ": ";
-  if (!variant.result) return text + "cannot run\n  " + variant.reasons;
+  if (!variant.result) return text + "cannot run\n" + indented(variant.reasons);
   const double seconds = to_seconds(variant.result->iteration_time);
   text += foresail::to_text(variant.result->iteration_time);
   if (base.result) {
@@ -91,7 +103,7 @@ std::string variant_text(const Variant& variant, const Variant& base) {
   text += fmt::format(", MFU {:.1f} %, memory {}\n", 100 * variant.result->mfu,
                       foresail::to_text(variant.result->memory.peak()));
   text += parts_text(variant.differences, true);
-  if (!variant.reasons.empty()) text += "  cannot run: " + variant.reasons;
+  if (!variant.reasons.empty()) text += "  cannot run:\n" + indented(variant.reasons);
   return text;
 }
 

@@ -27,7 +27,7 @@ double flop_seconds(const planner::Plan& plan) {
   const double microbatches = static_cast<double>(plan.training.global_batch_size) /
                               static_cast<double>(layout.microbatch_size * layout.dp);
   const double bubble = (layout.pp - 1) / (layout.v * microbatches);
-  const bool is_full = layout.recompute == models::Recompute::Full;
+  const bool is_full = layout.recompute.what == models::Recompute::Full;
   return flops / layout.world_size() * (is_full ? 1 + kForwardShare : 1) * (1 + bubble);
 }
 

@@ -18,6 +18,11 @@ using program::OpKind;
 // Below this a transfer is all latency and shares nothing.
 constexpr double kSharedBytes = 65536;
 
+// Gradients and parameters, which share the device with the passes.
+bool is_beside_passes(Lane lane) {
+  return lane == Lane::Dp || lane == Lane::Replica;
+}
+
 }  // namespace
 
 StepEngine::StepEngine(const Context& context, Network& network, StepEvents& events, Units units,
@@ -25,6 +30,7 @@ StepEngine::StepEngine(const Context& context, Network& network, StepEvents& eve
     : context_(context),
       network_(network),
       units_(std::move(units)),
+      coupling_(context.program, units_.slot_of),
       compute_(context.cluster.device(), context.options.profile),
       speed_(units_, context.placement, context.cluster, context.options),
       events_(events),
@@ -189,13 +195,20 @@ StepEngine::GroupKey StepEngine::group_of(OpRef ref) const {
   const bool over_replicas = communicator.axes.has(Axis::Dp);
   const bool over_stages = communicator.axes.has(Axis::Pp);
   const std::uint32_t slot = ref.unit / static_cast<std::uint32_t>(units_.stages);
-  const std::uint32_t replica_key = over_replicas ? 0xffffu : slot;
+  std::uint32_t replica_key = over_replicas ? 0xffffu : slot;
+  if (coupling_.is_cut(each.communicator)) {
+    replica_key = coupling_.first(each.communicator, slot);
+  }
   const std::uint32_t stage_key = over_stages ? 0xffffu : static_cast<std::uint32_t>(unit.stage);
   return {each.communicator.value, (replica_key << 16u) | stage_key};
 }
 
 std::size_t StepEngine::group_size(OpRef ref) const {
-  const auto& communicator = context_.program.communicators[op(ref).communicator.value];
+  const CommunicatorId id = op(ref).communicator;
+  const auto& communicator = context_.program.communicators[id.value];
+  if (coupling_.is_cut(id)) {
+    return coupling_.count(id, ref.unit / static_cast<std::size_t>(units_.stages));
+  }
   std::size_t stages = 1;
   if (communicator.axes.has(Axis::Pp)) {
     stages = communicator.stages.empty() ? static_cast<std::size_t>(units_.stages)
@@ -234,8 +247,9 @@ void StepEngine::start_collective(const Gathering& gathering) {
     }
   };
   add_rings(first.unit);
-  // Groups of experts span a part of the replicas: all of them start when all replicas are there.
-  if (communicator.grid == program::GridKind::Expert) {
+  // Groups of experts span a part of the replicas, and in a folded step units of several parts may
+  // stand for each other's members: all of them start when all replicas are there.
+  if (communicator.grid == program::GridKind::Expert || coupling_.is_cut(each.communicator)) {
     for (const OpRef ref : gathering.ready) add_rings(ref.unit);
   }
   const Duration measured = host_transfer(std::string(to_string(each.collective)),
@@ -243,7 +257,7 @@ void StepEngine::start_collective(const Gathering& gathering) {
   const bool beside_compute =
       communicator.axes.has(Axis::Dp) && each.bytes.count() > 8 && is_computing(first.unit);
   for (const OpRef ref : gathering.ready) {
-    if (op(ref).lane == Lane::Dp) ++states_[ref.unit].transfers_active;
+    if (is_beside_passes(op(ref).lane)) ++states_[ref.unit].transfers_active;
   }
   if (measured.count() >= 0) {
     const std::uint32_t id = new_transfer(gathering.ready, measured);
@@ -368,7 +382,7 @@ void StepEngine::finish_op(OpRef ref) {
   --ops_left_;
   state.is_busy[l] = false;
   ++state.head[l];
-  if (each.kind == OpKind::Collective && each.lane == Lane::Dp) --state.transfers_active;
+  if (each.kind == OpKind::Collective && is_beside_passes(each.lane)) --state.transfers_active;
   end_ = std::max(end_, events_.now());
 }
 

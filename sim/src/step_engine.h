@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "coupling.h"
 #include "foresail/program/placement.h"
 #include "foresail/program/program.h"
 #include "foresail/sim/compute_cost.h"
@@ -69,7 +70,7 @@ class StepEngine {
   struct alignas(64) UnitState {
     std::array<std::uint32_t, kLaneCount> head{};
     std::array<bool, kLaneCount> is_busy{};
-    int transfers_active = 0;              ///< on the dp lane
+    int transfers_active = 0;              ///< on the dp and replica lanes
     StepOutcome::OpTime* times = nullptr;  ///< of its ops, in times_
     std::size_t first_done = 0;            ///< of its ops, in is_done_
   };
@@ -134,6 +135,7 @@ class StepEngine {
   Context context_;
   Network& network_;
   Units units_;
+  Coupling coupling_;
   ComputeCost compute_;
   UnitSpeed speed_;
   StepEvents& events_;

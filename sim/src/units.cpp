@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
+#include "coupling.h"
 #include "fault_targets.h"
 #include "foresail/base/error.h"
 
@@ -136,6 +138,28 @@ std::map<int, std::string> slow_replicas(const Program& program, const Placement
   return replicas;
 }
 
+// Classes that are alike in `class_of` (by replica) and in whom they share their shards with.
+std::vector<int> with_partners(const Program& program, const std::vector<int>& class_of) {
+  std::vector<std::vector<int>> traits(class_of.size());
+  for (std::size_t r = 0; r < class_of.size(); ++r) traits[r] = {class_of[r]};
+  for (const program::Communicator& communicator : program.communicators) {
+    if (!is_cut_over_replicas(communicator)) continue;
+    const std::vector<int> parts = replica_parts(program, communicator);
+    std::map<int, std::vector<int>> members;  // classes, by part
+    for (std::size_t r = 0; r < parts.size(); ++r) members[parts[r]].push_back(class_of[r]);
+    for (auto& [part, classes] : members) std::ranges::sort(classes);
+    for (std::size_t r = 0; r < parts.size(); ++r) {
+      traits[r].insert(traits[r].end(), members[parts[r]].begin(), members[parts[r]].end());
+    }
+  }
+  std::map<std::vector<int>, int> known;
+  std::vector<int> refined;
+  for (std::vector<int>& each : traits) {
+    refined.push_back(known.emplace(std::move(each), static_cast<int>(known.size())).first->second);
+  }
+  return refined;
+}
+
 }  // namespace
 
 Units make_units(const Program& program, const Placement& placement, const Cluster& cluster,
@@ -158,17 +182,23 @@ Units make_units(const Program& program, const Placement& placement, const Clust
     result.note = fmt::format("unfolded, {} replicas: {}", replicas, reason);
   } else {
     const std::map<int, std::string> slow = slow_replicas(program, placement, cluster, options);
-    std::map<std::vector<int>, std::size_t> classes;
+    std::map<std::vector<int>, int> classes;
+    std::vector<int> class_of;
     for (int r = 0; r < replicas; ++r) {
       std::vector<int> traits = message_hops(program, placement, r, network);
       add_expert_hops(program, placement, r, network, traits);
       if (slow.contains(r)) traits.push_back(-1 - r);
-      const auto [entry, is_new] = classes.emplace(std::move(traits), representatives.size());
-      if (is_new) {
+      const auto entry = classes.emplace(std::move(traits), static_cast<int>(classes.size())).first;
+      class_of.push_back(entry->second);
+    }
+    result.slot_of = with_partners(program, class_of);
+    for (int r = 0; r < replicas; ++r) {
+      const int slot = result.slot_of[static_cast<std::size_t>(r)];
+      if (std::cmp_equal(slot, representatives.size())) {
         representatives.push_back(r);
         weights.push_back(0);
       }
-      ++weights[entry->second];
+      ++weights[static_cast<std::size_t>(slot)];
     }
     result.note = fmt::format("folded {} replicas into {} (alike in every route)", replicas,
                               representatives.size());
@@ -176,6 +206,7 @@ Units make_units(const Program& program, const Placement& placement, const Clust
       result.note += fmt::format("; replica {} stands alone: {} is slow", replica, gpu);
     }
   }
+  if (result.slot_of.empty()) result.slot_of = representatives;
   for (std::size_t i = 0; i < representatives.size(); ++i) {
     for (int stage = 0; stage < result.stages; ++stage) {
       result.units.push_back(make_unit(program, stage, representatives[i]));

@@ -210,6 +210,33 @@ TEST(ExpertPrograms, AMissingReductionIsFound) {
               ::testing::HasSubstr("gradients of experts are synchronised 0 times"));
 }
 
+// tp 4 alone: experts have 2 copies, all else 1. The first layer has no experts, so no reduction
+// stands behind the last pass; the sum over tp must wait for it all the same.
+TEST(ExpertPrograms, ReplicatedGradientsWaitForTheLastPass) {
+  Layout layout;
+  layout.tp = 4;
+  layout.ep = 2;
+  layout.etp = 1;
+  layout.sequence_parallel = true;
+  layout.zero_stage = 1;
+  layout.overlap.dp = true;
+  models::Model model = mixture(4);
+  model.experts.first_dense_layers = 1;
+  model.experts.ffn = 8192;  // so that every layer is a bucket
+  const Program program = lower(plan_of(model, layout, 2));
+  ASSERT_EQ(program.chunks, 4);
+  const auto& ops = program.stages[0].ops;
+  program::OpId last{};
+  for (std::uint32_t at = 0; at < ops.size(); ++at) {
+    const program::Op& op = ops[program::OpId{at}];
+    if (op.kind == OpKind::Compute && op.pass == program::Pass::Backward) last = program::OpId{at};
+    if (op.payload != Payload::ReplicatedGradients) continue;
+    EXPECT_NE(std::ranges::find(op.after, last), op.after.end());
+    return;
+  }
+  ADD_FAILURE() << "no sum over tp";
+}
+
 TEST(ExpertPrograms, DenseOnesKnowNothingOfExperts) {
   Plan plan = folded();
   plan.model.experts = {};

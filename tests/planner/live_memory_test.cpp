@@ -72,6 +72,19 @@ Plan plan_of_experts(ScheduleKind kind) {
   return plan;
 }
 
+/// Modules, groups of layers that are made again together, and some layers only.
+void add_recomputed(std::vector<Plan>& made) {
+  Layout layout = scheduled(ScheduleKind::OneForwardOneBackward, 4, 1);
+  layout.recompute = Recompute::Selective;
+  layout.recompute.modules = {.core_attention = false, .norm = true, .mlp = true};
+  made.push_back(plan_of(plain_model(16), layout, 8));
+  layout.recompute = Recompute::Full;
+  layout.recompute.layers = 3;  // of four layers a stage: groups of three and of one
+  made.push_back(plan_of(plain_model(16), layout, 8));
+  layout.recompute.method = CheckpointMethod::Block;
+  made.push_back(plan_of(plain_model(16), layout, 8));
+}
+
 std::vector<Plan> plans() {
   std::vector<Plan> made;
   const auto add = [&](Layout layout) {
@@ -95,6 +108,7 @@ std::vector<Plan> plans() {
     layout.sequence_parallel = true;
     add(layout);
   }
+  add_recomputed(made);
   for (const ScheduleKind kind :
        {ScheduleKind::Interleaved, ScheduleKind::ZbH1, ScheduleKind::DualPipe}) {
     made.push_back(plan_of_experts(kind));
@@ -130,6 +144,51 @@ TEST(LiveMemory, PeakInProgramOrderIsTheEstimate) {
       EXPECT_GE(peak + messages, need.peak());
     }
   }
+}
+
+// A group keeps one input, but has all of its layers' tensors there in its backward pass.
+TEST(LiveMemory, LayersMadeAgainTogetherTradeKeptForPeak) {
+  Layout layout;
+  layout.recompute = Recompute::Full;
+  const auto peaks = [&](int layers) {
+    layout.recompute.layers = layers;
+    const Plan plan = plan_of(plain_model(16), layout, 1);
+    const program::Program program = lower(plan);
+    const MemoryCurve curve = in_program_order(plan, program, 0);
+    EXPECT_EQ(curve.points[curve.peak].total, memory_need(plan, 0).peak());
+    return std::pair(curve.points[curve.peak].total, most_activations(curve));
+  };
+  const Layout none;
+  const Plan kept = plan_of(plain_model(16), none, 1);
+  const Bytes all = memory_need(kept, 0).peak();
+  EXPECT_LT(peaks(1).first, peaks(2).first);
+  EXPECT_LT(peaks(4).first, peaks(16).first);
+  EXPECT_LT(peaks(8).first, all);
+  EXPECT_GT(10 * peaks(16).first, 9 * all);  // all layers at once: as if nothing were recomputed
+  // 4 s b h bytes a layer input, sixteen or four of them (Korthikanti et al. 2022, section 4).
+  const auto input = [&](int layers) { return peaks(layers).second; };
+  EXPECT_GT(input(1), input(4));
+}
+
+// Modules that run again are kept out of what stays, one by one.
+TEST(LiveMemory, EveryModuleThatRunsAgainLowersThePeak) {
+  using models::RecomputeModules;
+  Layout layout = scheduled(ScheduleKind::OneForwardOneBackward, 4, 1);
+  const auto peak = [&] { return memory_need(plan_of(plain_model(16), layout, 8), 0).peak(); };
+  const Bytes none = peak();
+  layout.recompute = Recompute::Selective;
+  const auto with = [&](RecomputeModules modules) {
+    layout.recompute.modules = modules;
+    return peak();
+  };
+  const Bytes norm = with({.core_attention = false, .norm = true});
+  const Bytes activation = with({.core_attention = false, .activation = true});
+  const Bytes mlp = with({.core_attention = false, .mlp = true});
+  const Bytes both = with({.core_attention = false, .norm = true, .mlp = true});
+  EXPECT_LT(norm, none);
+  EXPECT_LT(activation, none);
+  EXPECT_LT(mlp, activation);
+  EXPECT_LT(both, mlp);
 }
 
 // The margin for messages alone must do: all timings of one Program differ only in those.

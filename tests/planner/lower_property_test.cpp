@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -66,6 +67,17 @@ Plan draw_plan(std::uint64_t index) {
   plan.training.precision = draw.of({DType::Bf16, DType::Fp32, DType::Fp8});
   plan.stack.flash_attention = draw.coin();
   plan.stack.scatter_gather = draw.coin();
+  if (layout.pp > 1 && draw.coin()) {
+    StageLayers& stages = plan.layout.stages;
+    stages.account_for_loss = draw.coin();
+    stages.account_for_embedding = draw.coin();
+    plan.model.layers -= (stages.account_for_loss ? 1 : 0) + (stages.account_for_embedding ? 1 : 0);
+    plan.model.layers = std::max(plan.model.layers, 1);
+  }
+  const int size = draw.between(2, 3);
+  if (layout.zero_stage > 0 && layout.dp * layout.cp % size == 0 && draw.coin()) {
+    plan.layout.shard_size = size;
+  }
   return plan;
 }
 

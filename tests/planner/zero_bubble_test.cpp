@@ -92,12 +92,15 @@ TEST(ZeroBubbleIdentities, H1FollowsItsClosedFormAtUnequalTimes) {
     const PassCosts costs{
         .forward = 1.0 * f, .backward_input = 1.0 * i, .backward_weight = 1.0 * w};
     for (int p = 2; p <= 8; ++p) {
-      const int m = 3 * p;
-      const double work = 1.0 * m * (f + i + w);
-      EXPECT_EQ(simulate(make(ScheduleKind::ZbH1, p, m), costs).makespan - work,
-                (p - 1) * (f + i - w));
-      EXPECT_EQ(span_beyond(simulate(make(ScheduleKind::ZbH2, p, m), costs), work),
-                (p - 1) * (f + i - 2 * w));
+      for (int m = 2 * p; m <= 5 * p; ++m) {
+        const double work = 1.0 * m * (f + i + w);
+        EXPECT_EQ(simulate(make(ScheduleKind::ZbH1, p, m), costs).makespan - work,
+                  (p - 1) * (f + i - w))
+            << shape(p, m);
+        EXPECT_EQ(span_beyond(simulate(make(ScheduleKind::ZbH2, p, m), costs), work),
+                  (p - 1) * (f + i - 2 * w))
+            << shape(p, m);
+      }
     }
   }
 }

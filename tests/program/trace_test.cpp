@@ -79,7 +79,7 @@ TEST(TraceJson, NamesWhatIsWrong) {
   };
   EXPECT_EQ(with("/kind", "guessed"),
             "t.json: kind: \"guessed\" is not one of predicted, measured");
-  EXPECT_EQ(with("/spans/1/2", 7), "t.json: spans[1].lane 7 is not in 0 to 6");
+  EXPECT_EQ(with("/spans/1/2", 8), "t.json: spans[1].lane 8 is not in 0 to 7");
   EXPECT_EQ(with("/spans/1/0", 2), "t.json: spans[1].step 2 is not in 0 to 1");
   EXPECT_EQ(with("/spans/1/5", 0.5), "t.json: spans[1].start_ps: expected an integer, got 0.5");
   EXPECT_EQ(with("/spans/0", 3), "t.json: spans[0]: expected 8 columns");

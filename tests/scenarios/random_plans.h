@@ -90,6 +90,19 @@ inline planner::Layout random_layout(Draw& draw, const planner::Plan& plan) {
   layout.overlap = {.tp = draw.coin(), .pp = draw.coin(), .dp = draw.coin()};
   using program::Axis;
   if (draw.coin()) layout.rank_order = {Axis::Tp, Axis::Cp, Axis::Ep, Axis::Pp, Axis::Dp};
+  if (draw.coin()) {
+    planner::Recomputation& recompute = layout.recompute;
+    recompute.method =
+        draw.of({planner::CheckpointMethod::Uniform, planner::CheckpointMethod::Block});
+    recompute.layers = recompute.what == models::Recompute::Full ? draw.between(1, 3) : 1;
+    if (recompute.what != models::Recompute::Full) recompute.method = {};
+    recompute.modules.norm = draw.coin();
+    recompute.modules.activation = draw.coin();
+    recompute.modules.mlp = draw.coin();
+    if (recompute.what != models::Recompute::Selective) recompute.modules = {};
+  }
+  if (layout.pp > 1 && draw.between(0, 3) == 0) layout.stages.first = layout.v;
+  if (layout.zero_stage > 0 && draw.coin()) layout.shard_size = draw.of({0, 2, 4});
   return layout;
 }
 

@@ -74,6 +74,13 @@ TEST(StepBound, HoldsUnderHashedRoutes) {
   }
 }
 
+planner::Recomputation block_of(int layers) {
+  planner::Recomputation made(models::Recompute::Full);
+  made.method = planner::CheckpointMethod::Block;
+  made.layers = layers;
+  return made;
+}
+
 /// Some of the choices of every axis.
 SearchProblem random_problem(Draw& draw) {
   SearchProblem problem;
@@ -94,11 +101,19 @@ SearchProblem random_problem(Draw& draw) {
   space.sequence_parallel = {draw.between(0, 1)};
   space.zero_stage = draw.coin() ? std::vector{1, 2} : std::vector{0, 3};
   space.recompute = {draw.of({models::Recompute::None, models::Recompute::Full})};
+  if (draw.coin()) space.recompute.push_back(block_of(draw.between(1, 2)));
   space.overlap_tp = {draw.between(0, 1)};
   space.overlap_pp = {1};
   space.overlap_dp = draw.coin() ? std::vector{1, 0} : std::vector{1};
   if (draw.coin()) space.gpus = {8, problem.base.cluster.nodes * problem.base.cluster.node.devices};
   if (space.gpus.size() == 2 && space.gpus[1] == 8) space.gpus = {8};
+  if (draw.coin()) space.shard_size = {0, 2};
+  if (draw.coin()) {
+    problem.base.model.layers -= 1;
+    space.stages.resize(3);
+    space.stages[0].account_for_loss = true;
+    space.stages[1].last = 1;
+  }
   problem.objective = draw.of({planner::Objective::StepTime, planner::Objective::TokensPerGpu});
   return problem;
 }
@@ -112,7 +127,7 @@ std::vector<Candidate> try_everything(const SearchProblem& problem,
   const auto vary = [&](const auto& choices, const auto& set) {
     std::vector<Candidate> more;
     for (const Candidate& each : all) {
-      for (const auto choice : choices) {
+      for (const auto& choice : choices) {
         more.push_back(each);
         set(more.back().layout, choice);
       }
@@ -127,7 +142,9 @@ std::vector<Candidate> try_everything(const SearchProblem& problem,
   vary(space.microbatch_size, [](Layout& l, std::int64_t n) { l.microbatch_size = n; });
   vary(space.sequence_parallel, [](Layout& l, int n) { l.sequence_parallel = n != 0; });
   vary(space.zero_stage, [](Layout& l, int n) { l.zero_stage = n; });
-  vary(space.recompute, [](Layout& l, models::Recompute r) { l.recompute = r; });
+  vary(space.stages, [](Layout& l, const planner::StageLayers& s) { l.stages = s; });
+  vary(space.shard_size, [](Layout& l, int n) { l.shard_size = n; });
+  vary(space.recompute, [](Layout& l, const planner::Recomputation& r) { l.recompute = r; });
   vary(space.overlap_tp, [](Layout& l, int n) { l.overlap.tp = n != 0; });
   vary(space.overlap_pp, [](Layout& l, int n) { l.overlap.pp = n != 0; });
   vary(space.overlap_dp, [](Layout& l, int n) { l.overlap.dp = n != 0; });

@@ -14,8 +14,9 @@
 namespace foresail {
 
 /// In-order queues of one rank. On a GPU a stream, in the simulator a queue, on a CPU a thread.
-enum class Lane { Compute, Tp, Cp, Ep, Pp, Dp, Host };
-inline constexpr int kLaneCount = 7;
+/// Replica: sums of shards that several groups hold (PyTorch gives them a stream of their own).
+enum class Lane { Compute, Tp, Cp, Ep, Pp, Dp, Host, Replica };
+inline constexpr int kLaneCount = 8;
 
 enum class KernelKind {
   Gemm,         ///< batch x (m x n x k)
@@ -84,7 +85,8 @@ inline constexpr auto kNames<Lane> = std::to_array<Named<Lane>>({{Lane::Compute,
                                                                  {Lane::Ep, "ep"},
                                                                  {Lane::Pp, "pp"},
                                                                  {Lane::Dp, "dp"},
-                                                                 {Lane::Host, "host"}});
+                                                                 {Lane::Host, "host"},
+                                                                 {Lane::Replica, "replica"}});
 template <>
 inline constexpr auto kNames<KernelKind> =
     std::to_array<Named<KernelKind>>({{KernelKind::Gemm, "gemm"},

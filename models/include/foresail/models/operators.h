@@ -26,7 +26,8 @@
 
 namespace foresail::models {
 
-/// What is recomputed in the backward pass. Selective: core attention.
+/// What is recomputed in the backward pass. Selective: some modules, core attention unless said
+/// otherwise.
 enum class Recompute { None, Selective, Full };
 
 /// How context-parallel ranks get at each other's keys and values. AllGather: all at once.
@@ -34,6 +35,15 @@ enum class Recompute { None, Selective, Full };
 /// AllToAll: ranks trade their part of the sequence for a part of the heads and back (Ulysses:
 /// Jacobs 2023).
 enum class ContextParallel { AllGather, Ring, AllToAll };
+/// Modules that a selective recomputation runs again (Megatron-LM's --recompute-modules), so that
+/// what stands behind the colon is not kept. Core attention: scores, softmax and dropout of unfused
+/// attention; norm: the outputs of both norms; activation: its output; mlp: all between the second
+/// norm's output and the residual addition.
+struct RecomputeModules {
+  bool core_attention = true, norm = false, activation = false, mlp = false;
+  friend auto operator<=>(const RecomputeModules&, const RecomputeModules&) = default;
+  friend bool operator==(const RecomputeModules&, const RecomputeModules&) = default;
+};
 
 /// How one microbatch is split over the ranks that work on it, and by which software.
 struct Split {
@@ -45,6 +55,7 @@ struct Split {
   /// Of activations and GEMMs. Fp8: the GEMMs of the layers run in fp8, all else in bf16.
   DType dtype = DType::Bf16;
   Recompute recompute = Recompute::None;
+  RecomputeModules recompute_modules{};  ///< of Selective
   /// Tensor-parallel collectives cut in `kOverlapChunks` and pipelined with their GEMMs, forward
   /// and backward (layout.overlap.tp; MegaScale section 3.2, Transformer Engine userbuffers).
   bool overlap_tp = false;
@@ -55,6 +66,11 @@ struct Split {
   /// Shared experts run beside the exchange of the routed ones' tokens (layout.overlap.ep).
   bool overlap_ep = false;
   Stack stack;
+
+  /// Whether a selective recomputation runs that module again.
+  bool reruns(bool RecomputeModules::*module) const {
+    return recompute == Recompute::Selective && recompute_modules.*module;
+  }
 };
 inline constexpr int kOverlapChunks = 4;
 

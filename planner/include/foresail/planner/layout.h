@@ -11,7 +11,9 @@
 #include "foresail/base/yaml.h"
 #include "foresail/models/model.h"
 #include "foresail/models/operators.h"
+#include "foresail/planner/recomputation.h"
 #include "foresail/planner/schedule_order.h"
+#include "foresail/planner/stage_layers.h"
 #include "foresail/program/axes.h"
 #include "foresail/program/training.h"
 
@@ -42,13 +44,17 @@ struct Layout {
   int etp = 0;  ///< tensor parallelism of experts; 0: tp
   models::ContextParallel cp_kind = models::ContextParallel::AllGather;
   int v = 1;           ///< virtual stages (chunks) per rank
+  StageLayers stages;  ///< how many layers each global stage has
   int group_size = 0;  ///< microbatches per interleaving group (G); 0: pp
   ScheduleKind schedule = ScheduleKind::OneForwardOneBackward;
   WrittenSchedule written;  ///< its orders if schedule is File
   std::int64_t microbatch_size = 1;
   bool sequence_parallel = false;
   int zero_stage = 0;
-  models::Recompute recompute = models::Recompute::None;
+  /// Ranks that share one copy of what zero_stage shards: consecutive ones of the dp * cp that
+  /// reduce gradients together; the other groups of as many hold copies. 0: all of them.
+  int shard_size = 0;
+  Recomputation recompute;
   std::array<program::Axis, program::kAxisCount> rank_order{program::Axis::Tp, program::Axis::Cp,
                                                             program::Axis::Ep, program::Axis::Dp,
                                                             program::Axis::Pp};
@@ -59,6 +65,9 @@ struct Layout {
   /// Ranks that hold copies of the same experts: etp * ep * edp = tp * cp * dp (parallel folding:
   /// Liu et al. 2025, "MoE Parallel Folding"; Megatron-Core).
   int expert_dp() const { return tp * cp * dp / (expert_tp() * ep); }
+  int shard_ranks() const { return shard_size == 0 ? dp * cp : shard_size; }
+  /// Whether several groups shard, each a copy of the states (HSDP).
+  bool has_copies_of_shards() const { return shard_ranks() < dp * cp; }
   /// Which part of the model each chunk is (a ring without a pipeline).
   program::StageMap stage_map() const;
   program::GlobalStages global_stages() const;  ///< requires a layout that keeps the laws
@@ -74,6 +83,7 @@ struct Layout {
 /// (interleaved if v > 1). An absent v is 2 for zb_v and dualpipe, and what a written schedule
 /// has. etp, cp_kind and overlap.ep stand in the document only if they are not the default.
 Layout read_layout(const Yaml& node);
+/// shard_size and stages only if they are not 0 and even.
 Document to_document(const Layout& layout);
 
 /// A broken law: `name` is stable ("heads_by_tp"), `message` has every term:

@@ -32,8 +32,9 @@ struct DeviceOrder {
 /// Choices of every axis, in order of preference: of plans that run alike, the one with the
 /// earlier choices stands for all. An empty list is "all": for tp and pp the divisors of the
 /// number of GPUs up to the model's heads and layers; for ep the divisors of the number of experts;
-/// for etp 0 (tp) and 1; for dp what is left; for v the divisors of
-/// the layers per stage; for microbatch_size powers of two up to 16; for the others every value.
+/// for etp 0 (tp) and 1; for dp what is left; for v the divisors of the layers per stage (embedding
+/// and loss counted where `stages` counts them); for microbatch_size powers of two up to 16; for
+/// shard_size 0 and the smaller sizes that keep its laws; for the others every value.
 struct SearchSpace {
   std::vector<int> gpus;  ///< sizes of the job; all: the whole cluster, and nothing smaller
   std::vector<int> tp, pp, dp, v;
@@ -42,10 +43,12 @@ struct SearchSpace {
   std::vector<int> ep = {1};    ///< all: the divisors of the number of experts
   std::vector<int> etp = {0};   ///< 0: tp
   std::vector<int> overlap_ep;  ///< 0 or 1; all: both with shared experts, else 0
+  std::vector<StageLayers> stages = {StageLayers{}};  ///< even, unless said otherwise
   std::vector<std::int64_t> microbatch_size;
   std::vector<int> sequence_parallel;  ///< 0 or 1
   std::vector<int> zero_stage;
-  std::vector<models::Recompute> recompute;
+  std::vector<int> shard_size = {0};
+  std::vector<Recomputation> recompute;  ///< all: the three plain ones
   std::vector<ScheduleKind> schedule;
   std::vector<int> overlap_tp, overlap_pp, overlap_dp;  ///< 0 or 1
   std::vector<std::array<program::Axis, program::kAxisCount>> rank_order = {Layout{}.rank_order};

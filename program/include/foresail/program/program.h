@@ -43,7 +43,10 @@ enum class Payload {
   StepScalars,          ///< two fp32 sums over all ranks: squared gradient norm, loss
   MirrorGradients,      ///< pp: gradients of one chunk and of its copy on the mirrored stage
   ExpertGradients,      ///< edp: gradients of the experts of one chunk
-  ExpertParameters      ///< edp: parameters of the experts of one chunk
+  ExpertParameters,     ///< edp: parameters of the experts of one chunk
+  /// dp: a shard of the gradients of one chunk (of the tied matrix: chunk -1), over the groups that
+  /// each shard the states
+  ShardGradients
 };
 
 enum class HostWork { None, LoadBatch };
@@ -51,13 +54,26 @@ enum class HostWork { None, LoadBatch };
 /// Which axes a group varies over: those of Program::grid, or of Program::expert_grid.
 enum class GridKind { Dense, Expert };
 
+/// Groups cut into blocks of `size` consecutive members: a part is a block (Within), or the members
+/// at one place of every block (Across). `size` divides the number of members.
+struct Cut {
+  enum class Kind { None, Within, Across };
+  Kind kind = Kind::None;
+  int size = 0;
+  friend bool operator==(const Cut&, const Cut&) = default;
+};
+/// The part that `rank` belongs to; `members` in increasing rank, `rank` among them.
+std::vector<RankId> part_of(const Cut& cut, std::vector<RankId> members, RankId rank);
+
 /// A communicator is declared once; ranks create their groups in the order of declaration.
 struct Communicator {
-  std::string name;  ///< "tp", "dp", "pp", "embedding", "world"; "ep", "etp", "etp_ep", "edp"
-  AxisSet axes;      ///< members differ in these coordinates only
+  /// "tp", "dp" ("shard" and "replica"), "pp", "embedding", "world"; "ep", "etp", "etp_ep", "edp"
+  std::string name;
+  AxisSet axes;  ///< members differ in these coordinates only
   /// Restricts the pp coordinate of the members (the embedding group: first and last). Empty: all.
   std::vector<int> stages;
   GridKind grid = GridKind::Dense;
+  Cut cut{};  ///< not of groups over pp
   friend bool operator==(const Communicator&, const Communicator&) = default;
 };
 
@@ -188,10 +204,16 @@ inline constexpr auto kNames<program::Payload> = std::to_array<Named<program::Pa
      {program::Payload::StepScalars, "step_scalars"},
      {program::Payload::MirrorGradients, "mirror_gradients"},
      {program::Payload::ExpertGradients, "expert_gradients"},
-     {program::Payload::ExpertParameters, "expert_parameters"}});
+     {program::Payload::ExpertParameters, "expert_parameters"},
+     {program::Payload::ShardGradients, "shard_gradients"}});
 template <>
 inline constexpr auto kNames<program::GridKind> = std::to_array<Named<program::GridKind>>(
     {{program::GridKind::Dense, "dense"}, {program::GridKind::Expert, "expert"}});
+template <>
+inline constexpr auto kNames<program::Cut::Kind> =
+    std::to_array<Named<program::Cut::Kind>>({{program::Cut::Kind::None, "none"},
+                                              {program::Cut::Kind::Within, "within"},
+                                              {program::Cut::Kind::Across, "across"}});
 template <>
 inline constexpr auto kNames<program::HostWork> = std::to_array<Named<program::HostWork>>(
     {{program::HostWork::None, "none"}, {program::HostWork::LoadBatch, "load_batch"}});

@@ -1,0 +1,55 @@
+// Who shares one copy of the sharded states.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "layout_laws.h"
+
+namespace foresail::planner {
+namespace {
+
+using program::Axis;
+
+/// The axis that neighbours of a gradient group differ in.
+Axis inner_axis(const Layout& layout) {
+  const auto dp = std::ranges::find(layout.rank_order, Axis::Dp);
+  return dp < std::ranges::find(layout.rank_order, Axis::Cp) ? Axis::Dp : Axis::Cp;
+}
+
+}  // namespace
+
+std::vector<BrokenLaw> check_sharding(const Layout& layout) {
+  std::vector<BrokenLaw> broken;
+  const std::int64_t size = layout.shard_size;
+  if (size == 0) return broken;
+  if (layout.zero_stage == 0) {
+    broken.push_back(
+        {"shard_size_needs_zero",
+         fmt::format("shard_size {} needs zero_stage > 0, but zero_stage is 0", size)});
+  }
+  if (size == 1) {
+    broken.push_back({"shard_size_min",
+                      "shard_size 1, must be at least 2: one rank shares nothing (zero_stage 0)"});
+    return broken;
+  }
+  const std::int64_t ranks = std::int64_t{layout.dp} * layout.cp;
+  if (ranks % size != 0) {
+    broken.push_back(
+        {"ranks_by_shard_size", fmt::format("(dp {} * cp {}) {} % shard_size {} = {}, must be 0",
+                                            layout.dp, layout.cp, ranks, size, ranks % size)});
+    return broken;
+  }
+  const Axis inner = inner_axis(layout);
+  const std::int64_t width = inner == Axis::Dp ? layout.dp : layout.cp;
+  if (size % width != 0 && width % size != 0) {
+    broken.push_back(
+        {"shard_size_by_inner_axis",
+         fmt::format("shard_size {} is neither a multiple nor a divisor of {} {}, the inner axis "
+                     "of rank_order {}",
+                     size, to_string(inner), width, program::to_text(layout.rank_order))});
+  }
+  return broken;
+}
+
+}  // namespace foresail::planner
