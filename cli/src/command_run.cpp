@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -53,9 +54,14 @@ int report_run(const Options& options) {
   const program::Program program = scenarios::lower_verified(plan);
   const program::Trace trace =
       program::trace_from_document(parse_json(read_file(path), path), path);
-  const report::StepResult result = scenarios::measured_result(plan, program, trace);
+  report::StepResult result = scenarios::measured_result(plan, program, trace);
   const std::string run_path = (folder / "run.json").string();
   const Document run = parse_json(read_file(run_path), run_path);
+  Bytes measured;
+  for (const Document& peak : run.at("peak_memory_bytes")) {
+    measured = std::max(measured, Bytes(peak.get<std::int64_t>()));
+  }
+  result.memory_measured = measured;
   write_file(folder / "result.json", report::to_document(result).dump(2) + "\n");
   answer(options.common, report::to_document(result), report::to_text(result) + digest_table(run));
   return kOk;

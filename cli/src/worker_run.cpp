@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "foresail/base/error.h"
+#include "foresail/runtime/tensor_memory.h"
 #include "foresail/runtime/trainer.h"
 #include "worker_job.h"
 #include "worker_measure.h"
@@ -121,6 +122,7 @@ void agree_on_digests(const RankEnvironment& environment, const runtime::Job& jo
 
 void run_rank(const RunOptions& options) {
   keep_freed_memory();
+  runtime::TensorMemory::count();
   const RankEnvironment environment = read_environment();
   const TraceRanks traced = parse_trace_ranks(options.trace_ranks);
   const planner::Plan plan = load_executable_plan(options.plan, environment.world_size);

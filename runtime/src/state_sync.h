@@ -23,8 +23,8 @@ class StateSync {
  public:
   StateSync(const Job& job, Stage& stage, const MeshPlace& place);
 
-  /// Where gradients leave once per microbatch (ZeRO-2 without a pipeline), what a backward pass
-  /// has added is set aside at once, since the next pass may run before the collective.
+  /// Where gradients leave once per microbatch (ZeRO-2 without a pipeline) while the next pass runs
+  /// (overlap.dp), what a backward pass has added is set aside at once.
   void after_backward(PassKey key);
 
   /// One op of payload ChunkGradients, EmbeddingGradients, ChunkParameters, EmbeddingParameters,
@@ -44,6 +44,7 @@ class StateSync {
     Bucket* bucket = nullptr;
     at::Tensor grads;        ///< all of the bucket's, or the shard that reduce-scatters fill
     std::int64_t first = 0;  ///< offset of `grads` in the bucket
+    bool is_sum = false;     ///< `grads` lie outside the bucket and sum what leaves it
     std::unique_ptr<Adam> adam;
   };
 
@@ -59,7 +60,7 @@ class StateSync {
   Stage& stage_;
   MeshPlace place_;
   bool is_sharded_ = false;
-  bool leaves_per_microbatch_ = false;
+  bool leaves_per_microbatch_ = false, sets_aside_ = false;
   std::vector<Owned> owned_;  // by chunk, then the embedding bucket
   Shelf set_aside_;
 };

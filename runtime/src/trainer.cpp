@@ -5,6 +5,7 @@
 
 #include "executor.h"
 #include "foresail/base/error.h"
+#include "foresail/runtime/tensor_memory.h"
 #include "passes.h"
 #include "state_sync.h"
 
@@ -184,6 +185,7 @@ struct Trainer::Impl {
     }
   }
 
+  std::shared_ptr<TensorMemory> memory = TensorMemory::current();  // shared with the tensors
   Options options;
   const Job& job;
   SpanLog log;
@@ -205,6 +207,7 @@ Trainer::Trainer(const Options& options) {
   FORESAIL_EXPECT(options.endpoint != nullptr);
   check_supported(*options.job);
   use_one_core();
+  const TensorMemory::Opened opened(std::make_shared<TensorMemory>());
   impl_ = std::make_unique<Impl>(options);
 }
 
@@ -214,11 +217,13 @@ StepSummary Trainer::run_step() {
   StepSummary summary;
   summary.step = impl_->step;
   summary.start_ns = steady_ns();
+  impl_->memory->restart_peak();
   impl_->executor.run_step(
       impl_->step, {.run = [this](OpId op) { impl_->run(op); },
                     .failed = [this](std::exception_ptr failure) { impl_->failed(failure); }});
   summary.end_ns = steady_ns();
   impl_->passes.finish_step();
+  summary.peak_bytes = impl_->memory->peak().count();
   summary.loss = impl_->scalars.loss;
   summary.gradient_norm = std::sqrt(impl_->scalars.squared_norm);
   summary.executed_digest = impl_->executor.executed_digest();
