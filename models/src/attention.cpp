@@ -1,5 +1,7 @@
 #include "attention.h"
 
+#include <cmath>
+
 #include "shape.h"
 
 namespace foresail::models {
@@ -47,6 +49,13 @@ Flops fused_flops(const Model& model, const Share& share, const Core& core) {
   return Flops(2 * pairs * static_cast<double>(share.samples * widths));
 }
 
+// Forward and backward draw the same mask, one number for each attended pair and head.
+std::int64_t drawn_scores(const Model& model, const Share& share, const Core& core) {
+  const double pairs =
+      static_cast<double>(attended_pairs(model, share.sequence)) * core.share_of_pairs;
+  return std::llround(pairs * static_cast<double>(share.samples * share.heads / core.parts));
+}
+
 Kernel fused_kernel(const Model& model, const Share& share, const Core& core) {
   Kernel kernel;
   kernel.kind = KernelKind::Attention;
@@ -57,6 +66,7 @@ Kernel fused_kernel(const Model& model, const Share& share, const Core& core) {
   kernel.key_length = core.keys / core.zigzag_parts;
   kernel.head_size = share.head_size;
   kernel.flops = fused_flops(model, share, core);
+  if (model.dropout) kernel.draws = drawn_scores(model, share, core);
   return kernel;
 }
 

@@ -194,7 +194,8 @@ void Parser::parse_kernel(LineReader& line) {
       {"heads", &Kernel::heads},
       {"query_length", &Kernel::query_length},
       {"key_length", &Kernel::key_length},
-      {"head_size", &Kernel::head_size}};
+      {"head_size", &Kernel::head_size},
+      {"draws", &Kernel::draws}};
   while (!line.is_done()) {
     const std::string key = line.take("key");
     keys.add(key);

@@ -113,6 +113,7 @@ void append_kernel(Out& out, const Kernel& kernel) {
   number("key_length", kernel.key_length, usual.key_length);
   number("head_size", kernel.head_size, usual.head_size);
   number("is_backward", kernel.is_backward ? 1 : 0, 0);
+  number("draws", kernel.draws, 0);
   if (kernel.flops != usual.flops) append(out, " flops {}", kernel.flops.count());
   number("bytes", kernel.bytes.count(), 0);
   if (!kernel.after.empty()) {

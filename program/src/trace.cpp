@@ -88,7 +88,7 @@ Span TraceReader::span(const Document& row, std::size_t index, std::size_t steps
   Span span;
   span.step = static_cast<int>(column(0, 0, static_cast<std::int64_t>(steps) - 1));
   span.rank = RankId{static_cast<std::uint32_t>(column(1, 0, kMaxId))};
-  span.lane = static_cast<Lane>(column(2, 0, kLaneCount - 1));
+  span.lane = static_cast<Lane>(column(2, 0, static_cast<std::int64_t>(at("lanes").size()) - 1));
   span.op = OpId{static_cast<std::uint32_t>(column(3, 0, kMaxId))};
   span.kernel = static_cast<int>(column(4, -1, kMaxInt));
   const std::int64_t start = column(5, -kMaxCount, kMaxCount);

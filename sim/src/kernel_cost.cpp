@@ -59,6 +59,37 @@ double tiled_seconds(const Kernel& kernel, const DeviceSpec& device) {
   return best;
 }
 
+// Dense, of one multiprocessor.
+double tensor_flops_per_cycle(topologies::Generation generation) {
+  switch (generation) {
+    case topologies::Generation::Volta:
+      return 1024;
+    case topologies::Generation::Ampere:
+      return 2048;
+    case topologies::Generation::Hopper:
+      return 4096;
+    case topologies::Generation::Blackwell:
+      break;
+  }
+  return 8192;
+}
+
+// Random numbers of attention dropout are drawn with integer instructions between the fused
+// kernel's products, which they hardly overlap (Ma et al. 2024, arXiv 2410.07531: fused drawing is
+// bound by the same pipes as the kernel). FlashAttention draws with Philox 4x32 of 7 rounds and
+// needs 8 bits a score: a round has two multiplications of two halves each, two exclusive ors of
+// three operands and two key additions, for 16 scores; comparing and selecting takes two more
+// instructions a score. A multiprocessor issues 64 of these a cycle, and so many dense 16-bit
+// FLOPs on its tensor cores as its generation's white paper states.
+double draw_seconds(const Kernel& kernel, const DeviceSpec& device) {
+  if (kernel.draws == 0 || device.kind != topologies::DeviceKind::Gpu) return 0;
+  constexpr double kPerScore = 7 * (2 * 2 + 2 + 2) / 16.0 + 2;
+  constexpr double kIntegerLanes = 64;
+  const double issued = kIntegerLanes / tensor_flops_per_cycle(device.nccl.generation);
+  return static_cast<double>(kernel.draws) * kPerScore /
+         (device.peak(DType::Bf16).per_second() * issued);
+}
+
 }  // namespace
 
 double memory_seconds(const Kernel& kernel, const DeviceSpec& device) {
@@ -94,7 +125,8 @@ double attention_seconds(const Kernel& kernel, const DeviceSpec& device) {
   const double rate = device.peak(kernel.dtype).per_second() * constants.attention_forward *
                       (kernel.is_backward ? constants.attention_backward : 1.0) * contiguous /
                       (contiguous + constants.attention_s0);
-  return join(kernel.flops.count() / rate, memory_seconds(kernel, device));
+  return join(kernel.flops.count() / rate + draw_seconds(kernel, device),
+              memory_seconds(kernel, device));
 }
 
 double kernel_seconds(const Kernel& kernel, const DeviceSpec& device) {

@@ -85,7 +85,8 @@ Kernel any_kernel(RandomStream& random, int earlier) {
   kernel.kind = any<KernelKind>(random);
   kernel.name = any_name(random);
   kernel.dtype = any<DType>(random);
-  for (std::int64_t* const number : {&kernel.batch, &kernel.m, &kernel.heads, &kernel.head_size}) {
+  for (std::int64_t* const number :
+       {&kernel.batch, &kernel.m, &kernel.heads, &kernel.head_size, &kernel.draws}) {
     *number = static_cast<std::int64_t>(random.below(3) * random.below(1'000'000'000));
   }
   kernel.is_backward = random.below(2) == 1;

@@ -92,6 +92,16 @@ TEST(TraceJson, NamesWhatIsWrong) {
   EXPECT_EQ(complaint(document), "t.json: plan_digest is missing");
 }
 
+// The lane of copies of shards came last.
+TEST(TraceJson, ReadsATraceThatIsOlderThanALane) {
+  Document document = to_document(example());
+  Document& lanes = document["lanes"];
+  lanes.erase(lanes.size() - 1);
+  EXPECT_EQ(trace_from_document(document, "t.json").spans.size(), 3U);
+  document["spans"][0][2] = static_cast<int>(Lane::Replica);
+  EXPECT_NE(complaint(document), "accepted");
+}
+
 TEST(TraceJson, RefusesASpanThatEndsBeforeItStarts) {
   Document document = to_document(example());
   document["spans"][0][6] = 999'999;

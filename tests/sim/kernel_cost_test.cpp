@@ -71,6 +71,41 @@ TEST(AttentionCost, LongSequencesApproachTheFullRate) {
   EXPECT_NEAR(half / attention_seconds(kernel, kGpu), 2.0, 0.01);
 }
 
+/// By how much a pass forward and one backward grow if their scores draw random numbers.
+double growth_by_draws(const topologies::DeviceSpec& device, std::int64_t head_size) {
+  Kernel kernel;
+  kernel.kind = KernelKind::Attention;
+  kernel.heads = 16;
+  kernel.head_size = head_size;
+  kernel.query_length = kernel.key_length = 8192;
+  const std::int64_t pairs = kernel.heads * kernel.query_length * kernel.key_length / 2;
+  const auto seconds = [&](std::int64_t draws) {
+    kernel.draws = draws;
+    kernel.is_backward = false;
+    kernel.flops = Flops(4.0 * static_cast<double>(pairs * head_size));
+    const double forward = attention_seconds(kernel, device);
+    kernel.is_backward = true;
+    kernel.flops = 2.5 * kernel.flops;
+    return forward + attention_seconds(kernel, device);
+  };
+  return seconds(pairs) / seconds(0) - 1;
+}
+
+// FlashAttention's dropout on a GB200 takes 20 to 40 % more (Dao-AILab/flash-attention, pull
+// request 2597). The faster the tensor cores and the narrower the heads, the more.
+TEST(AttentionCost, DrawingRandomNumbersCostsAFifthToTwoFifthsOnBlackwell) {
+  topologies::DeviceSpec blackwell = kGpu;
+  blackwell.peak_16 = FlopRate::per_second(2.5e15);
+  blackwell.nccl.generation = topologies::Generation::Blackwell;
+  EXPECT_GT(growth_by_draws(blackwell, 128), 0.2);
+  EXPECT_LT(growth_by_draws(blackwell, 128), 0.4);
+  EXPECT_NEAR(growth_by_draws(blackwell, 64), 2 * growth_by_draws(blackwell, 128), 1e-9);
+  topologies::DeviceSpec ampere = kGpu;
+  ampere.nccl.generation = topologies::Generation::Ampere;
+  EXPECT_LT(growth_by_draws(ampere, 128), 0.5 * growth_by_draws(blackwell, 128));
+  EXPECT_GT(growth_by_draws(ampere, 128), 0.05);
+}
+
 TEST(PassCost, ACollectiveHidesUnderTheKernelThatDoesNotNeedIt) {
   const ComputeCost compute(kGpu, nullptr);
   const PassCost cost(compute, Duration{});

@@ -59,6 +59,8 @@ struct Kernel {
   std::int64_t key_length = 0;
   std::int64_t head_size = 0;
   bool is_backward = false;
+  /// Attention only: scores that dropout draws a random number for within the fused kernel.
+  std::int64_t draws = 0;
 
   /// Work: FLOPs executed (causal skipping included where the kernel skips), and bytes read plus
   /// written in device memory. For a GEMM or attention the operands once each.
