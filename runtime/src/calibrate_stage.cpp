@@ -28,6 +28,7 @@ class IdleCommunicator : public Communicator {
   void all_to_all(const Tensor& input, Tensor& output) override { output.copy_(input); }
   void send(const Tensor&, int) override {}
   void recv(Tensor& tensor, int) override { tensor.zero_(); }
+  void exchange(const Tensor& output, int, Tensor& input, int) override { input.copy_(output); }
   void barrier() override {}
   std::unique_ptr<Communicator> split(int, int) override {
     return std::make_unique<IdleCommunicator>(rank(), size());
@@ -61,10 +62,14 @@ class StageBench {
         rank_(rank),
         place_(MeshPlace::of(job.program.grid, rank)),
         tp_(place_.tp, place_.tp_size),
+        cp_(place_.cp, place_.cp_size),
         stage_(job, rank),
         passes_(job, stage_, place_, nullptr),
         state_(job, stage_, place_) {
-    const std::int64_t tokens = job.split.sequence_length * job.split.microbatch_size;
+    if (tp_.size() > 1) groups_["tp"] = {&tp_, nullptr};
+    if (cp_.size() > 1) groups_["cp"] = {&cp_, nullptr};
+    const std::int64_t tokens =
+        job.split.sequence_length / job.split.cp * job.split.microbatch_size;
     passes_.use_batch({at::arange(tokens, at::kLong).remainder_(256)},
                       {at::arange(1, tokens + 1, at::kLong).remainder_(256)});
     for (const program::Op& op : job.program.of(rank).ops) {
@@ -134,10 +139,7 @@ class StageBench {
     const program::KernelList& list = job_.program.kernel_lists[id.value];
     SampleClock& clock = clocks_.try_emplace(id.value, list.kernels.size()).first->second;
     const std::int64_t start = thread_cpu_ns();
-    OpContext context({.list = &list,
-                       .tp = place_.tp_size > 1 ? &tp_ : nullptr,
-                       .tp_lane = nullptr,
-                       .clock = &clock});
+    OpContext context({.list = &list, .groups = &groups_, .clock = &clock});
     work(context);
     context.finish();
     const std::int64_t beyond = thread_cpu_ns() - start - clock.take_inside_ns();
@@ -161,7 +163,8 @@ class StageBench {
   const Job& job_;
   RankId rank_;
   MeshPlace place_;
-  IdleCommunicator tp_;
+  IdleCommunicator tp_, cp_;
+  KernelGroups groups_;
   Stage stage_;
   Passes passes_;
   StateSync state_;

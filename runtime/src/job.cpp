@@ -47,7 +47,6 @@ void check_model(const Job& job) {
 
 void check_layout(const Job& job) {
   const models::Split& split = job.split;
-  demand(split.cp == 1 ? Support::Yes : Support::No, "layout.cp", std::to_string(split.cp), "1");
   demand(job.zero_stage <= 2 ? Support::Yes : Support::No, "layout.zero_stage",
          std::to_string(job.zero_stage), "0, 1, 2");
   const int replicas = job.program.grid.size(program::Axis::Dp);

@@ -73,12 +73,12 @@ StateSync::StateSync(const Job& job, Stage& stage, const MeshPlace& place)
     at::Tensor values = bucket->values();
     owned.grads = bucket->grads();
     if (is_sharded_) {
-      values = bucket->shard_of(values, place.dp);
+      values = bucket->shard_of(values, place.copy);
       // What is reduced once a step lands in the bucket; a sum over microbatches has its own place.
       owned.is_sum = leaves_per_microbatch_ && bucket != stage.embedding_bucket();
       owned.grads =
-          owned.is_sum ? at::zeros_like(values) : bucket->shard_of(bucket->grads(), place.dp);
-      owned.first = place.dp * values.numel();
+          owned.is_sum ? at::zeros_like(values) : bucket->shard_of(bucket->grads(), place.copy);
+      owned.first = place.copy * values.numel();
     }
     owned.adam = std::make_unique<Adam>(adam, values);
     owned_.push_back(std::move(owned));
@@ -130,7 +130,7 @@ void StateSync::reduce_gradients(const Op& op, Communicator& communicator) {
       owned.is_sum && sets_aside_ ? set_aside_.take({op.chunk, op.microbatch}) : bucket.grads();
   expect_bytes(op, whole);
   if (owned.is_sum) {
-    at::Tensor shard = bucket.shard_of(whole, place_.dp);
+    at::Tensor shard = bucket.shard_of(whole, place_.copy);
     communicator.reduce_scatter(whole, shard);
     owned.grads.add_(shard);
     whole.zero_();
@@ -154,7 +154,7 @@ void StateSync::gather_parameters(const Op& op, Communicator& communicator) {
   Owned& owned = owned_of(op);
   at::Tensor values = owned.bucket->values();
   expect_bytes(op, values);
-  const at::Tensor shard = owned.bucket->shard_of(values, place_.dp).clone();
+  const at::Tensor shard = owned.bucket->shard_of(values, place_.copy).clone();
   communicator.all_gather(shard, values);
 }
 
@@ -184,7 +184,7 @@ void StateSync::reduce_replicated(const Op& op, Communicator& tp) {
 /// Replicas hold the same gradients, as do the tensor-parallel ranks of a replicated parameter and
 /// the stages that share a tied matrix or hold a mirrored copy: one of them counts.
 bool StateSync::counts(const Parameter& parameter, const Owned& owned) const {
-  if (!is_sharded_ && place_.dp != 0) return false;
+  if (!is_sharded_ && place_.copy != 0) return false;
   if (parameter.spread == Spread::Replicated && place_.tp != 0) return false;
   const bool is_tied_copy = owned.bucket == stage_.embedding_bucket() && place_.pp != 0;
   return !is_tied_copy && !is_mirror(owned);
@@ -207,7 +207,7 @@ StepScalars StateSync::local_scalars(double loss) const {
       scalars.squared_norm += squared_norm(grads);
     }
   }
-  if (place_.tp == 0) scalars.loss = loss / place_.dp_size;  // 0 on ranks without a head
+  if (place_.tp == 0) scalars.loss = loss / place_.copies();  // 0 on ranks without a head
   return scalars;
 }
 

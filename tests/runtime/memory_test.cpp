@@ -13,6 +13,7 @@
 namespace foresail::testing {
 namespace {
 
+using models::ContextParallel;
 using models::Recompute;
 using planner::Layout;
 using planner::ScheduleKind;
@@ -45,6 +46,13 @@ Layout layout_of(const Degrees& degrees, Recompute recompute = Recompute::None) 
 template <class Change>
 Layout changed(Layout layout, const Change& change) {
   change(layout);
+  return layout;
+}
+
+Layout in_context(ContextParallel kind) {
+  Layout layout = layout_of({});
+  layout.cp = 4;
+  layout.cp_kind = kind;
   return layout;
 }
 
@@ -81,6 +89,9 @@ std::vector<Case> cases() {
          plan.model.window = 64;
        },
        "parallel block, window"},
+      {in_context(ContextParallel::AllGather)},
+      {in_context(ContextParallel::Ring)},
+      {in_context(ContextParallel::AllToAll)},
       // Llama's parts: grouped queries, SwiGLU, RMSNorm, rotary positions.
       {layout_of({.tp = 2}), "gpt_tiny",
        [](planner::Plan& plan) {
