@@ -60,9 +60,10 @@ class StageBench {
   StageBench(const Job& job, RankId rank)
       : job_(job),
         rank_(rank),
-        place_(MeshPlace::of(job.program.grid, rank)),
+        place_(MeshPlace::of(job.program, rank)),
         tp_(place_.tp, place_.tp_size),
         cp_(place_.cp, place_.cp_size),
+        shards_(place_.shard, place_.shards),
         stage_(job, rank),
         passes_(job, stage_, place_, nullptr),
         state_(job, stage_, place_) {
@@ -74,6 +75,9 @@ class StageBench {
                       {at::arange(1, tokens + 1, at::kLong).remainder_(256)});
     for (const program::Op& op : job.program.of(rank).ops) {
       if (op.kind == program::OpKind::Compute) list_of_[{op.pass, op.chunk}] = op.kernels;
+      if (op.kind == program::OpKind::Collective && op.microbatch >= 0) {
+        per_pass_[{op.payload, op.chunk}] = op;
+      }
     }
   }
 
@@ -115,8 +119,11 @@ class StageBench {
       const auto payload = program::Payload::Activation;
       passes_.deliver(payload, key, passes_.message_buffer(payload).normal_());
     }
+    exchange(program::Payload::ChunkParameters, key.chunk);
+    state_.before_pass(pass_op(program::Pass::Forward, key));
     timed(program::Pass::Forward, key.chunk,
           [&](OpContext& context) { passes_.forward(key, context); });
+    state_.after_pass(pass_op(program::Pass::Forward, key));
     if (place_.pp_size == 1) return;
     if (!chunk.part().has_head()) passes_.outgoing(program::Payload::Activation, key);
   }
@@ -127,10 +134,31 @@ class StageBench {
       const auto payload = program::Payload::Gradient;
       passes_.deliver(payload, key, passes_.message_buffer(payload).normal_().mul_(1e-3));
     }
+    exchange(program::Payload::ChunkParameters, key.chunk);
+    state_.before_pass(pass_op(program::Pass::Backward, key));
     timed(program::Pass::Backward, key.chunk,
           [&](OpContext& context) { passes_.backward(key, context); });
+    state_.after_pass(pass_op(program::Pass::Backward, key));
+    exchange(program::Payload::ChunkGradients, key.chunk);
     if (place_.pp_size == 1) return;
     if (!chunk.part().has_embedding()) passes_.outgoing(program::Payload::Gradient, key);
+  }
+
+  static program::Op pass_op(program::Pass pass, PassKey key) {
+    program::Op op;
+    op.pass = pass;
+    op.chunk = key.chunk;
+    op.microbatch = key.microbatch;
+    return op;
+  }
+
+  /// What moves the chunk's states around every pass, if anything does.
+  void exchange(program::Payload payload, int chunk) {
+    const auto found = per_pass_.find({payload, chunk});
+    if (found == per_pass_.end()) return;
+    program::Op op = found->second;
+    op.microbatch = 0;
+    state_.run(op, shards_);
   }
 
   template <class Work>
@@ -163,12 +191,13 @@ class StageBench {
   const Job& job_;
   RankId rank_;
   MeshPlace place_;
-  IdleCommunicator tp_, cp_;
+  IdleCommunicator tp_, cp_, shards_;
   KernelGroups groups_;
   Stage stage_;
   Passes passes_;
   StateSync state_;
   std::map<std::pair<program::Pass, int>, program::KernelListId> list_of_;
+  std::map<std::pair<program::Payload, int>, program::Op> per_pass_;
   std::map<std::uint32_t, SampleClock> clocks_;
   std::vector<double> overheads_;
 };

@@ -2,27 +2,9 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
-#include <algorithm>
-
 namespace foresail::runtime {
 
-using program::Axis;
 using program::Payload;
-
-MeshPlace MeshPlace::of(const program::RankGrid& grid, RankId rank) {
-  const program::Coordinates at = grid.coordinates(rank);
-  const auto axis = [&](Axis a) { return at[static_cast<std::size_t>(a)]; };
-  const std::vector<RankId> copies = grid.group(rank, {Axis::Cp, Axis::Dp});
-  return {.tp = axis(Axis::Tp),
-          .cp = axis(Axis::Cp),
-          .dp = axis(Axis::Dp),
-          .pp = axis(Axis::Pp),
-          .tp_size = grid.size(Axis::Tp),
-          .cp_size = grid.size(Axis::Cp),
-          .dp_size = grid.size(Axis::Dp),
-          .pp_size = grid.size(Axis::Pp),
-          .copy = static_cast<int>(std::ranges::find(copies, rank) - copies.begin())};
-}
 
 Passes::Passes(const Job& job, Stage& stage, const MeshPlace& place, const TextData* data)
     : job_(job), stage_(stage), place_(place), data_(data), stages_(job.program.global_stages()) {}

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "mesh_place.h"
+
 namespace foresail::runtime {
 namespace {
 
@@ -91,8 +93,7 @@ at::Tensor Chunk::forward(const at::Tensor& input, const at::Tensor& targets) {
 Stage::Stage(const Job& job, RankId rank) {
   const program::Coordinates at = job.program.grid.coordinates(rank);
   const auto axis = [&](program::Axis a) { return at[static_cast<std::size_t>(a)]; };
-  const int dp =
-      job.program.grid.size(program::Axis::Dp) * job.program.grid.size(program::Axis::Cp);
+  const int dp = MeshPlace::of(job.program, rank).shards;
   scope_.model = &job.model;
   scope_.split = &job.split;
   scope_.seed = job.seed;

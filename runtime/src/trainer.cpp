@@ -78,7 +78,7 @@ struct Trainer::Impl {
       : options(from),
         job(*from.job),
         log(from.recording),
-        place(MeshPlace::of(job.program.grid, from.rank)),
+        place(MeshPlace::of(job.program, from.rank)),
         groups(connect_groups(from)),
         stage(job, from.rank),
         passes(job, stage, place, from.data),
@@ -124,25 +124,25 @@ struct Trainer::Impl {
     SpanClock clock(log, list, id, step);
     OpContext context({.list = &list, .groups = &kernel_groups, .clock = &clock});
     const PassKey key{op.chunk, op.microbatch};
+    state.before_pass(op);
     switch (op.pass) {
       case Pass::Forward:
         passes.forward(key, context);
         break;
       case Pass::Backward:
         passes.backward(key, context);
-        state.after_backward(key);
         break;
       case Pass::BackwardInput:
         passes.backward_input(key, context);
         break;
       case Pass::BackwardWeight:
         passes.backward_weight(key, context);
-        state.after_backward(key);
         break;
       case Pass::Optimizer:
         optimize(context);
         break;
     }
+    state.after_pass(op);
     context.finish();
   }
 

@@ -76,6 +76,20 @@ std::vector<Case> cases() {
                  layout.zero_stage = 2;
                  layout.overlap.dp = true;
                })},
+      {changed(layout_of({.dp = 4}), [](Layout& layout) { layout.zero_stage = 3; })},
+      {changed(layout_of({.dp = 4}),
+               [](Layout& layout) {
+                 layout.zero_stage = 3;
+                 layout.overlap.dp = true;
+               })},
+      {changed(layout_of({.dp = 4}),
+               [](Layout& layout) {
+                 layout.zero_stage = 3;
+                 layout.shard_size = 2;
+               }),
+       "gpt_tiny_tied"},
+      {changed(layout_of({.pp = 2, .dp = 2, .v = 2}),
+               [](Layout& layout) { layout.zero_stage = 3; })},
       {layout_of({.tp = 2, .pp = 2}, Recompute::Full), "gpt_tiny_tied"},
       {changed(layout_of({.pp = 2, .dp = 2}), [](Layout& layout) { layout.zero_stage = 1; }),
        "gpt_tiny_tied"},

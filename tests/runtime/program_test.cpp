@@ -165,8 +165,6 @@ TEST(Job, WhatCannotBeExecutedIsRefusedByKeyAndValue) {
             "training.precision: bf16 cannot be executed by this version, only fp32");
   EXPECT_EQ(refusal([](planner::Plan& plan) { plan.stack.flash_attention = true; }),
             "stack.flash_attention: true cannot be executed by this version, only false");
-  EXPECT_EQ(refusal([](planner::Plan& plan) { plan.layout.zero_stage = 3; }),
-            "layout.zero_stage: 3 cannot be executed by this version, only 0, 1, 2");
 }
 
 }  // namespace
