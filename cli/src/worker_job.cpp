@@ -28,6 +28,7 @@ models::Split split_of(const planner::Plan& plan) {
   split.recompute = plan.layout.recompute.what;
   split.recompute_modules = plan.layout.recompute.modules;
   split.overlap_tp = plan.layout.overlap.tp;
+  split.context_parallel = plan.layout.cp_kind;
   split.stack = plan.stack;
   return split;
 }

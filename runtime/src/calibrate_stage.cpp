@@ -28,6 +28,7 @@ class IdleCommunicator : public Communicator {
   void all_to_all(const Tensor& input, Tensor& output) override { output.copy_(input); }
   void send(const Tensor&, int) override {}
   void recv(Tensor& tensor, int) override { tensor.zero_(); }
+  void exchange(const Tensor& output, int, Tensor& input, int) override { input.copy_(output); }
   void barrier() override {}
   std::unique_ptr<Communicator> split(int, int) override {
     return std::make_unique<IdleCommunicator>(rank(), size());
@@ -59,16 +60,24 @@ class StageBench {
   StageBench(const Job& job, RankId rank)
       : job_(job),
         rank_(rank),
-        place_(MeshPlace::of(job.program.grid, rank)),
+        place_(MeshPlace::of(job.program, rank)),
         tp_(place_.tp, place_.tp_size),
+        cp_(place_.cp, place_.cp_size),
+        shards_(place_.shard, place_.shards),
         stage_(job, rank),
         passes_(job, stage_, place_, nullptr),
         state_(job, stage_, place_) {
-    const std::int64_t tokens = job.split.sequence_length * job.split.microbatch_size;
+    if (tp_.size() > 1) groups_["tp"] = {&tp_, nullptr};
+    if (cp_.size() > 1) groups_["cp"] = {&cp_, nullptr};
+    const std::int64_t tokens =
+        job.split.sequence_length / job.split.cp * job.split.microbatch_size;
     passes_.use_batch({at::arange(tokens, at::kLong).remainder_(256)},
                       {at::arange(1, tokens + 1, at::kLong).remainder_(256)});
     for (const program::Op& op : job.program.of(rank).ops) {
       if (op.kind == program::OpKind::Compute) list_of_[{op.pass, op.chunk}] = op.kernels;
+      if (op.kind == program::OpKind::Collective && op.microbatch >= 0) {
+        per_pass_[{op.payload, op.chunk}] = op;
+      }
     }
   }
 
@@ -110,8 +119,11 @@ class StageBench {
       const auto payload = program::Payload::Activation;
       passes_.deliver(payload, key, passes_.message_buffer(payload).normal_());
     }
+    exchange(program::Payload::ChunkParameters, key.chunk);
+    state_.before_pass(pass_op(program::Pass::Forward, key));
     timed(program::Pass::Forward, key.chunk,
           [&](OpContext& context) { passes_.forward(key, context); });
+    state_.after_pass(pass_op(program::Pass::Forward, key));
     if (place_.pp_size == 1) return;
     if (!chunk.part().has_head()) passes_.outgoing(program::Payload::Activation, key);
   }
@@ -122,10 +134,31 @@ class StageBench {
       const auto payload = program::Payload::Gradient;
       passes_.deliver(payload, key, passes_.message_buffer(payload).normal_().mul_(1e-3));
     }
+    exchange(program::Payload::ChunkParameters, key.chunk);
+    state_.before_pass(pass_op(program::Pass::Backward, key));
     timed(program::Pass::Backward, key.chunk,
           [&](OpContext& context) { passes_.backward(key, context); });
+    state_.after_pass(pass_op(program::Pass::Backward, key));
+    exchange(program::Payload::ChunkGradients, key.chunk);
     if (place_.pp_size == 1) return;
     if (!chunk.part().has_embedding()) passes_.outgoing(program::Payload::Gradient, key);
+  }
+
+  static program::Op pass_op(program::Pass pass, PassKey key) {
+    program::Op op;
+    op.pass = pass;
+    op.chunk = key.chunk;
+    op.microbatch = key.microbatch;
+    return op;
+  }
+
+  /// What moves the chunk's states around every pass, if anything does.
+  void exchange(program::Payload payload, int chunk) {
+    const auto found = per_pass_.find({payload, chunk});
+    if (found == per_pass_.end()) return;
+    program::Op op = found->second;
+    op.microbatch = 0;
+    state_.run(op, shards_);
   }
 
   template <class Work>
@@ -134,10 +167,7 @@ class StageBench {
     const program::KernelList& list = job_.program.kernel_lists[id.value];
     SampleClock& clock = clocks_.try_emplace(id.value, list.kernels.size()).first->second;
     const std::int64_t start = thread_cpu_ns();
-    OpContext context({.list = &list,
-                       .tp = place_.tp_size > 1 ? &tp_ : nullptr,
-                       .tp_lane = nullptr,
-                       .clock = &clock});
+    OpContext context({.list = &list, .groups = &groups_, .clock = &clock});
     work(context);
     context.finish();
     const std::int64_t beyond = thread_cpu_ns() - start - clock.take_inside_ns();
@@ -161,11 +191,13 @@ class StageBench {
   const Job& job_;
   RankId rank_;
   MeshPlace place_;
-  IdleCommunicator tp_;
+  IdleCommunicator tp_, cp_, shards_;
+  KernelGroups groups_;
   Stage stage_;
   Passes passes_;
   StateSync state_;
   std::map<std::pair<program::Pass, int>, program::KernelListId> list_of_;
+  std::map<std::pair<program::Payload, int>, program::Op> per_pass_;
   std::map<std::uint32_t, SampleClock> clocks_;
   std::vector<double> overheads_;
 };

@@ -3,16 +3,71 @@
 #include <cmath>
 #include <limits>
 
+#include "context_attention.h"
+#include "token_order.h"
+
 namespace foresail::runtime {
 namespace {
 
 constexpr double kRotaryBase = 10000.0;
 
-/// Every copy of a repeated head contributed; their gradients add up in the head they share.
-at::Tensor sum_repeats(const at::Tensor& grad, std::int64_t samples, std::int64_t kv_heads) {
-  const std::int64_t repeats = grad.size(0) / (samples * kv_heads);
-  if (repeats == 1) return grad;
-  return grad.reshape({samples * kv_heads, repeats, grad.size(1), grad.size(2)}).sum(1);
+/// True where a query must not see the key: a later one, or one outside the window.
+at::Tensor hidden_pairs(const models::Model& model, const at::Tensor& queries,
+                        const at::Tensor& keys) {
+  const at::Tensor distance = queries.unsqueeze(1) - keys.unsqueeze(0);
+  const at::Tensor is_later = distance.lt(0);
+  if (model.attention != models::Attention::SlidingWindow) return is_later;
+  return is_later.logical_or(distance.ge(model.window));
+}
+
+std::vector<at::Tensor> make_masks(const models::Model& model, const models::Split& split,
+                                   int cp_rank) {
+  const at::Tensor own = token_positions(split, cp_rank);
+  const at::Tensor all = token_positions_by_rank(split);
+  if (split.cp == 1) return {hidden_pairs(model, own, own)};
+  if (split.context_parallel == models::ContextParallel::AllToAll) {
+    return {hidden_pairs(model, all, all)};
+  }
+  if (split.context_parallel == models::ContextParallel::AllGather) {
+    return {hidden_pairs(model, own, all)};
+  }
+  std::vector<at::Tensor> masks;
+  for (int step = 0; step < split.cp; ++step) {
+    const int from = (cp_rank + split.cp - step) % split.cp;
+    masks.push_back(hidden_pairs(model, own, token_positions(split, from)));
+  }
+  return masks;
+}
+
+/// Of a sequence that is cut over ranks: saves for the backward pass, and answers with the output.
+at::Tensor exchange_forward(AutogradContext* graph, const CoreAttention& layer,
+                            const CoreAttention::Heads& own) {
+  ContextResult result = context_forward(layer, layer.scope().context(), own);
+  if (layer.is_recomputed()) {
+    result.saved = {own.query, own.key, own.value};
+  } else if (layer.scope().split->context_parallel == models::ContextParallel::Ring) {
+    result.saved.push_back(result.output);
+  }
+  graph->save_for_backward(result.saved);
+  ModulePointer<CoreAttention>::save(graph, &layer);
+  return result.output;
+}
+
+CoreAttention::Heads exchange_backward(AutogradContext* graph, const CoreAttention& layer,
+                                       const at::Tensor& grad) {
+  OpContext& op = layer.scope().context();
+  ContextResult result;
+  result.saved = graph->get_saved_variables();
+  if (layer.is_recomputed()) {
+    op.set_phase(OpContext::Phase::Recompute);
+    const CoreAttention::Heads own{result.saved[0], result.saved[1], result.saved[2]};
+    result = context_forward(layer, op, own);
+    op.set_phase(OpContext::Phase::First);
+  } else if (layer.scope().split->context_parallel == models::ContextParallel::Ring) {
+    result.output = result.saved.back();
+    result.saved.pop_back();
+  }
+  return context_backward(layer, op, result, grad);
 }
 
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
@@ -26,6 +81,10 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
         layer->rotate(heads.query, 1);
         layer->rotate(heads.key, 1);
       });
+    }
+    if (layer->scope().split->cp > 1) {
+      if (!is_rotary) heads = layer->split(qkv);
+      return exchange_forward(graph, *layer, heads);
     }
     const at::Tensor probabilities = layer->attend(op, [&] {
       if (!is_rotary) heads = layer->split(qkv);
@@ -42,6 +101,10 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static variable_list backward(AutogradContext* graph, variable_list grads) {
     const CoreAttention& layer = ModulePointer<CoreAttention>::load(graph);
     OpContext& op = layer.scope().context();
+    if (layer.scope().split->cp > 1) {
+      CoreAttention::Heads grad_heads = exchange_backward(graph, layer, grads[0]);
+      return {rotate_back(layer, op, grad_heads), at::Tensor()};
+    }
     const variable_list saved = graph->get_saved_variables();
     at::Tensor probabilities;
     if (layer.is_recomputed()) {
@@ -82,20 +145,32 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     }
     return {result, at::Tensor()};
   }
+
+  /// Gradients by head, turned back if queries and keys were turned, as the gradient of `qkv`.
+  static at::Tensor rotate_back(const CoreAttention& layer, OpContext& op,
+                                CoreAttention::Heads& heads) {
+    if (layer.scope().model->positions != models::Positions::Rotary) {
+      return layer.merge_gradients(heads);
+    }
+    return op.compute("rope.backward", [&] {
+      layer.rotate(heads.query, -1);
+      layer.rotate(heads.key, -1);
+      return layer.merge_gradients(heads);
+    });
+  }
 };
 
 }  // namespace
 
-AttentionTables make_attention_tables(const models::Model& model, std::int64_t positions) {
+AttentionTables make_attention_tables(const models::Model& model, const models::Split& split,
+                                      int cp_rank) {
   AttentionTables tables;
-  tables.is_masked = at::ones({positions, positions}, at::kBool).triu(1);
-  if (model.attention == models::Attention::SlidingWindow) {
-    tables.is_masked.logical_or_(at::ones({positions, positions}, at::kBool).tril(-model.window));
-  }
+  tables.positions = token_positions(split, cp_rank);
+  tables.is_masked = make_masks(model, split, cp_rank);
   if (model.positions != models::Positions::Rotary) return tables;
   const at::Tensor pair = at::arange(0, model.head_size, 2, at::kDouble) / model.head_size;
   const at::Tensor frequency = at::pow(kRotaryBase, -pair);
-  const at::Tensor angle = at::outer(at::arange(positions, at::kDouble), frequency);
+  const at::Tensor angle = at::outer(tables.positions.to(at::kDouble), frequency);
   tables.cosine = angle.cos().to(at::kFloat);
   tables.sine = angle.sin().to(at::kFloat);
   return tables;
@@ -108,7 +183,7 @@ CoreAttention::CoreAttention(const StageScope& scope) : scope_(scope) {
   kv_heads_ = model.kv_heads / split.tp;
   head_size_ = model.head_size;
   samples_ = split.microbatch_size;
-  positions_ = split.sequence_length;
+  positions_ = split.sequence_length / split.cp;
 }
 
 at::Tensor CoreAttention::by_head(const at::Tensor& part, std::int64_t heads) const {
@@ -131,6 +206,12 @@ at::Tensor CoreAttention::repeated(const at::Tensor& shared) const {
   return kv_heads_ == heads_ ? shared : shared.repeat_interleave(heads_ / kv_heads_, 0);
 }
 
+at::Tensor CoreAttention::sum_repeats(const at::Tensor& grad) const {
+  if (kv_heads_ == heads_) return grad;
+  const std::int64_t repeats = heads_ / kv_heads_;
+  return grad.reshape({grad.size(0) / repeats, repeats, grad.size(1), grad.size(2)}).sum(1);
+}
+
 at::Tensor CoreAttention::split_output(const at::Tensor& output) const {
   return by_head(output, heads_);
 }
@@ -143,9 +224,10 @@ at::Tensor CoreAttention::merge(const at::Tensor& by_head) const {
 }
 
 at::Tensor CoreAttention::merge_gradients(const Heads& grads) const {
-  return at::cat({merge(grads.query), merge(sum_repeats(grads.key, samples_, kv_heads_)),
-                  merge(sum_repeats(grads.value, samples_, kv_heads_))},
-                 1);
+  const auto shared = [&](const at::Tensor& grad) {
+    return merge(grad.size(0) == samples_ * kv_heads_ ? grad : sum_repeats(grad));
+  };
+  return at::cat({merge(grads.query), shared(grads.key), shared(grads.value)}, 1);
 }
 
 bool CoreAttention::is_recomputed() const {
@@ -167,15 +249,23 @@ at::Tensor CoreAttention::weigh(OpContext& op, const at::Tensor& probabilities,
 }
 
 at::Tensor CoreAttention::softmax(at::Tensor scores) const {
-  scores.mul_(1.0 / std::sqrt(static_cast<double>(head_size_)));
-  scores.masked_fill_(scope_.tables.is_masked, -std::numeric_limits<float>::infinity());
+  mask(scores, 0);
   return at::softmax(scores, -1);
+}
+
+double CoreAttention::scale() const {
+  return 1.0 / std::sqrt(static_cast<double>(head_size_));
+}
+
+void CoreAttention::mask(at::Tensor& scores, int block) const {
+  scores.mul_(scale());
+  scores.masked_fill_(scope_.tables.is_masked[static_cast<std::size_t>(block)],
+                      -std::numeric_limits<float>::infinity());
 }
 
 at::Tensor CoreAttention::softmax_backward(const at::Tensor& grad,
                                            const at::Tensor& probabilities) const {
-  return at::_softmax_backward_data(grad, probabilities, -1, at::kFloat)
-      .mul_(1.0 / std::sqrt(static_cast<double>(head_size_)));
+  return at::_softmax_backward_data(grad, probabilities, -1, at::kFloat).mul_(scale());
 }
 
 void CoreAttention::rotate(at::Tensor& by_head, double direction) const {

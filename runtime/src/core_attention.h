@@ -9,7 +9,9 @@
 
 namespace foresail::runtime {
 
-AttentionTables make_attention_tables(const models::Model& model, std::int64_t positions);
+/// For the tokens of rank `cp_rank` of the context-parallel group.
+AttentionTables make_attention_tables(const models::Model& model, const models::Split& split,
+                                      int cp_rank);
 
 /// Input [tokens, query + key + value features]; output [tokens, query features]. A token's row is
 /// position * microbatch_size + sample.
@@ -25,16 +27,22 @@ class CoreAttention : public torch::nn::Module {
   Heads split(const at::Tensor& qkv) const;
   /// Keys or values once for every query head that shares them.
   at::Tensor repeated(const at::Tensor& shared) const;
+  /// Every copy of a repeated head contributed: their gradients add up in the head they share.
+  at::Tensor sum_repeats(const at::Tensor& grad) const;
   /// Output features by head, and back.
   at::Tensor split_output(const at::Tensor& output) const;
   at::Tensor merge(const at::Tensor& by_head) const;
-  /// Gradients by head back to the layout of `qkv`.
+  /// Gradients by head (of keys and values, or of their repeats) back to the layout of `qkv`.
   at::Tensor merge_gradients(const Heads& grads) const;
 
   /// Kernels attention.scores (which splits the heads first) and softmax: the probabilities.
   at::Tensor attend(OpContext& op, const std::function<Heads()>& split_heads) const;
   /// Kernel attention.context: values weighed by `probabilities`.
   at::Tensor weigh(OpContext& op, const at::Tensor& probabilities, const at::Tensor& value) const;
+  /// Scales `scores` and hides what the block's mask hides.
+  void mask(at::Tensor& scores, int block) const;
+  /// Of scores: 1 / sqrt(head size).
+  double scale() const;
   /// Whether the backward pass computes the probabilities again (selective recomputation).
   bool is_recomputed() const;
 

@@ -72,23 +72,25 @@ void EmbeddingLayer::accumulate_words(const at::Tensor& tokens, const at::Tensor
   options_.words->grad.index_add_(0, local.index, own);
 }
 
-std::int64_t EmbeddingLayer::first_position() const {
-  if (!scope_.has_sequence_shards()) return 0;
-  return scope_.tp_rank * (scope_.split->sequence_length / scope_.split->tp);
+at::Tensor EmbeddingLayer::own_positions() const {
+  const at::Tensor& all = scope_.tables.positions;
+  return scope_.has_sequence_shards()
+             ? all.chunk(scope_.split->tp).at(static_cast<std::size_t>(scope_.tp_rank))
+             : all;
 }
 
 void EmbeddingLayer::add_positions(at::Tensor& rows) const {
   const std::int64_t samples = scope_.split->microbatch_size;
   const std::int64_t positions = rows.size(0) / samples;
   rows.view({positions, samples, rows.size(1)})
-      .add_(options_.positions->value.narrow(0, first_position(), positions).unsqueeze(1));
+      .add_(at::index_select(options_.positions->value, 0, own_positions()).unsqueeze(1));
 }
 
 void EmbeddingLayer::accumulate_positions(const at::Tensor& grad) const {
   const std::int64_t samples = scope_.split->microbatch_size;
   const std::int64_t positions = grad.size(0) / samples;
-  options_.positions->grad.narrow(0, first_position(), positions)
-      .add_(grad.view({positions, samples, grad.size(1)}).sum(1));
+  options_.positions->grad.index_add_(0, own_positions(),
+                                      grad.view({positions, samples, grad.size(1)}).sum(1));
 }
 
 }  // namespace foresail::runtime

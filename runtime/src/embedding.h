@@ -32,7 +32,8 @@ class EmbeddingLayer : public torch::nn::Module {
     at::Tensor is_own;  ///< [T]
   };
   Local localise(const at::Tensor& tokens) const;
-  std::int64_t first_position() const;
+  /// Of the rows that this rank holds after the reduction.
+  at::Tensor own_positions() const;
 
   const StageScope& scope_;
   Options options_;

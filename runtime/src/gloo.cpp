@@ -136,6 +136,17 @@ class GlooCommunicator : public Communicator {
     });
   }
 
+  void exchange(const Tensor& output, int to, Tensor& input, int from) override {
+    guarded("exchange", byte_size(output), [&] {
+      auto out = context_->createUnboundBuffer(bytes_of(output), byte_size(output));
+      auto in = context_->createUnboundBuffer(bytes_of(input), byte_size(input));
+      out->send(to, gloo::Slot::build(kMessageSlot, 0));
+      in->recv(from, gloo::Slot::build(kMessageSlot, 0));
+      wait(in->waitRecv(context_->getTimeout()));
+      wait(out->waitSend(context_->getTimeout()));
+    });
+  }
+
   void barrier() override {
     guarded("barrier", 0, [&] {
       gloo::BarrierOptions options(context_);

@@ -47,12 +47,6 @@ void check_model(const Job& job) {
 
 void check_layout(const Job& job) {
   const models::Split& split = job.split;
-  demand(split.cp == 1 ? Support::Yes : Support::No, "layout.cp", std::to_string(split.cp), "1");
-  demand(job.zero_stage <= 2 ? Support::Yes : Support::No, "layout.zero_stage",
-         std::to_string(job.zero_stage), "0, 1, 2");
-  const int replicas = job.program.grid.size(program::Axis::Dp);
-  demand(job.shard_size == 0 || job.shard_size == replicas ? Support::Yes : Support::No,
-         "layout.shard_size", std::to_string(job.shard_size), "0 (all that reduce together)");
   demand(job.recompute.empty() ? Support::Yes : Support::No, "layout.recompute", job.recompute,
          "none, selective, full");
   for (const std::vector<ChunkPart>& stage : job.parts) {

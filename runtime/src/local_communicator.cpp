@@ -17,6 +17,7 @@ class LocalCommunicator : public Communicator {
   void all_to_all(const Tensor& input, Tensor& output) override { copy(input, output); }
   void send(const Tensor&, int) override { contract_failed("a group of one", __FILE__, __LINE__); }
   void recv(Tensor&, int) override { contract_failed("a group of one", __FILE__, __LINE__); }
+  void exchange(const Tensor& output, int, Tensor& input, int) override { copy(output, input); }
   void barrier() override {}
   std::unique_ptr<Communicator> split(int, int) override {
     return std::make_unique<LocalCommunicator>(name());

@@ -6,6 +6,17 @@
 
 namespace foresail::runtime {
 
+using program::communicator_of;
+
+namespace {
+
+/// What stands before the first point of a collective's name.
+std::string_view group_of(std::string_view name) {
+  return name.substr(0, name.find('.'));
+}
+
+}  // namespace
+
 OpContext::Timed::Timed(KernelClock* clock, std::size_t kernel)
     : clock_(clock), kernel_(kernel), start_ns_(clock != nullptr ? clock->now_ns() : 0) {}
 
@@ -25,14 +36,29 @@ std::size_t OpContext::begin(std::string_view name) {
   return next_++;
 }
 
+const KernelGroup* OpContext::find(std::string_view communicator) const {
+  if (options_.groups == nullptr) return nullptr;
+  const auto found = options_.groups->find(communicator);
+  return found == options_.groups->end() ? nullptr : &found->second;
+}
+
+int OpContext::group_size(std::string_view communicator) const {
+  const KernelGroup* group = find(communicator);
+  return group == nullptr ? 1 : group->communicator->size();
+}
+
+int OpContext::group_rank(std::string_view communicator) const {
+  const KernelGroup* group = find(communicator);
+  return group == nullptr ? 0 : group->communicator->rank();
+}
+
 std::size_t OpContext::begin_collective(std::string_view name, Collective kind,
                                         const at::Tensor& whole) {
-  FORESAIL_EXPECT(options_.tp != nullptr);
   const std::size_t index = begin(name);
   const Kernel& kernel = options_.list->kernels[index];
   const auto bytes = static_cast<std::int64_t>(whole.nbytes());
   if (kernel.kind != KernelKind::Collective || kernel.collective != kind ||
-      kernel.lane != Lane::Tp || kernel.bytes.count() != bytes) {
+      communicator_of(kernel) != group_of(name) || kernel.bytes.count() != bytes) {
     throw ContractViolation(
         fmt::format("{}: {}: the stage runs {} of {} bytes, the program says {} of {} bytes",
                     options_.list->name, name, to_string(kind), bytes, to_string(kernel.collective),
@@ -41,41 +67,54 @@ std::size_t OpContext::begin_collective(std::string_view name, Collective kind,
   return index;
 }
 
-Pending OpContext::run(std::size_t kernel, std::function<void()> work) {
-  if (options_.tp_lane == nullptr) {
+Pending OpContext::run(std::size_t kernel, std::function<void(Communicator&)> work) {
+  const KernelGroup* group = find(communicator_of(options_.list->kernels[kernel]));
+  FORESAIL_EXPECT(group != nullptr);
+  Communicator& communicator = *group->communicator;
+  if (group->lane == nullptr) {
     const Timed timed(options_.clock, kernel);
-    work();
+    work(communicator);
     return Pending();
   }
-  return Pending(options_.tp_lane->submit([clock = options_.clock, kernel, work = std::move(work)] {
-    const Timed timed(clock, kernel);
-    work();
-  }));
+  return Pending(
+      group->lane->submit([clock = options_.clock, kernel, work = std::move(work), &communicator] {
+        const Timed timed(clock, kernel);
+        work(communicator);
+      }));
 }
 
 Pending OpContext::start_all_reduce(std::string_view name, at::Tensor tensor, Reduction reduction) {
   const std::size_t kernel = begin_collective(name, Collective::AllReduce, tensor);
-  return run(kernel, [tp = options_.tp, tensor, reduction]() mutable {
-    tp->all_reduce(tensor, reduction);
+  return run(kernel, [tensor, reduction](Communicator& group) mutable {
+    group.all_reduce(tensor, reduction);
   });
 }
 
 Pending OpContext::start_all_gather(std::string_view name, at::Tensor input, at::Tensor output) {
   const std::size_t kernel = begin_collective(name, Collective::AllGather, output);
   return run(kernel,
-             [tp = options_.tp, input, output]() mutable { tp->all_gather(input, output); });
+             [input, output](Communicator& group) mutable { group.all_gather(input, output); });
 }
 
 Pending OpContext::start_reduce_scatter(std::string_view name, at::Tensor input,
                                         at::Tensor output) {
   const std::size_t kernel = begin_collective(name, Collective::ReduceScatter, input);
   return run(kernel,
-             [tp = options_.tp, input, output]() mutable { tp->reduce_scatter(input, output); });
+             [input, output](Communicator& group) mutable { group.reduce_scatter(input, output); });
+}
+
+Pending OpContext::start_exchange(std::string_view name, std::function<at::Tensor()> output,
+                                  at::Tensor input) {
+  const std::size_t kernel = begin_collective(name, Collective::SendRecv, input);
+  return run(kernel, [output = std::move(output), input](Communicator& group) mutable {
+    const int size = group.size();
+    group.exchange(output(), (group.rank() + 1) % size, input, (group.rank() + size - 1) % size);
+  });
 }
 
 at::Tensor OpContext::all_gather(std::string_view name, const at::Tensor& input) {
   std::vector<std::int64_t> shape = input.sizes().vec();
-  shape[0] *= tp_size();
+  shape[0] *= group_size(group_of(name));
   at::Tensor output = at::empty(shape, input.options());
   start_all_gather(name, input.contiguous(), output).wait();
   return output;
@@ -83,10 +122,20 @@ at::Tensor OpContext::all_gather(std::string_view name, const at::Tensor& input)
 
 at::Tensor OpContext::reduce_scatter(std::string_view name, const at::Tensor& input) {
   std::vector<std::int64_t> shape = input.sizes().vec();
-  FORESAIL_EXPECT(shape[0] % tp_size() == 0);
-  shape[0] /= tp_size();
+  const int size = group_size(group_of(name));
+  FORESAIL_EXPECT(shape[0] % size == 0);
+  shape[0] /= size;
   at::Tensor output = at::empty(shape, input.options());
   start_reduce_scatter(name, input.contiguous(), output).wait();
+  return output;
+}
+
+at::Tensor OpContext::all_to_all(std::string_view name, const at::Tensor& input) {
+  const std::size_t kernel = begin_collective(name, Collective::AllToAll, input);
+  at::Tensor output = at::empty_like(input);
+  run(kernel, [input = input.contiguous(), output](Communicator& group) mutable {
+    group.all_to_all(input, output);
+  }).wait();
   return output;
 }
 

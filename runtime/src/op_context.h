@@ -1,11 +1,13 @@
 /// \file
-/// The one way by which a stage's modules issue kernels and tensor-parallel collectives. Each is
+/// The one way by which a stage's modules issue kernels and the collectives among them. Each is
 /// checked against the next kernel of the Program, so what is priced is what runs.
 #pragma once
 
 #include <ATen/ATen.h>
 
+#include <functional>
 #include <future>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -16,7 +18,7 @@
 
 namespace foresail::runtime {
 
-/// A collective that may still run on the tp lane.
+/// A collective that may still run on its lane.
 class Pending {
  public:
   Pending() = default;
@@ -39,13 +41,20 @@ class KernelClock {
   virtual std::int64_t now_ns() const = 0;
 };
 
+/// Who runs the collectives of one communicator inside a Compute op.
+struct KernelGroup {
+  Communicator* communicator = nullptr;
+  WorkerThread* lane = nullptr;  ///< null: they run in the calling thread
+};
+/// By the communicator's name in the Program; those of one member are absent.
+using KernelGroups = std::map<std::string, KernelGroup, std::less<>>;
+
 /// The kernels of one Compute op, walked front to back.
 class OpContext {
  public:
   struct Options {
     const program::KernelList* list = nullptr;
-    Communicator* tp = nullptr;       ///< null if the group has one member
-    WorkerThread* tp_lane = nullptr;  ///< null: collectives run in the calling thread
+    const KernelGroups* groups = nullptr;
     KernelClock* clock = nullptr;
   };
   explicit OpContext(const Options& options) : options_(options) {}
@@ -57,21 +66,30 @@ class OpContext {
     return work();
   }
 
-  /// Collectives of the tp lane. `start_` returns at once; the tensors belong to the collective
-  /// until wait(). With one member none of them may be called.
+  /// Collectives of the group that stands before the first point of `name`. `start_` returns at
+  /// once; the tensors belong to the collective until wait(). With one member none of them may be
+  /// called.
   Pending start_all_reduce(std::string_view name, at::Tensor tensor, Reduction reduction);
   /// Parts by rank along dimension 0.
   Pending start_all_gather(std::string_view name, at::Tensor input, at::Tensor output);
   Pending start_reduce_scatter(std::string_view name, at::Tensor input, at::Tensor output);
+  /// Sends what `output` makes (in the lane's thread) to the next member and fills `input` from the
+  /// one before.
+  Pending start_exchange(std::string_view name, std::function<at::Tensor()> output,
+                         at::Tensor input);
 
   void all_reduce(std::string_view name, at::Tensor tensor, Reduction reduction) {
     start_all_reduce(name, std::move(tensor), reduction).wait();
   }
   at::Tensor all_gather(std::string_view name, const at::Tensor& input);
   at::Tensor reduce_scatter(std::string_view name, const at::Tensor& input);
+  /// Part r of `input` along dimension 0 goes to member r.
+  at::Tensor all_to_all(std::string_view name, const at::Tensor& input);
 
-  int tp_size() const { return options_.tp == nullptr ? 1 : options_.tp->size(); }
-  int tp_rank() const { return options_.tp == nullptr ? 0 : options_.tp->rank(); }
+  int group_size(std::string_view communicator) const;
+  int group_rank(std::string_view communicator) const;
+  int tp_size() const { return group_size("tp"); }
+  int tp_rank() const { return group_rank("tp"); }
 
   /// While recomputing, kernels are called `<name>.recompute`.
   enum class Phase { First, Recompute };
@@ -95,8 +113,10 @@ class OpContext {
   };
 
   std::size_t begin(std::string_view name);
+  const KernelGroup* find(std::string_view communicator) const;
   std::size_t begin_collective(std::string_view name, Collective kind, const at::Tensor& whole);
-  Pending run(std::size_t kernel, std::function<void()> work);
+  /// Runs `work` on the lane of the kernel's communicator.
+  Pending run(std::size_t kernel, std::function<void(Communicator&)> work);
 
   Options options_;
   Phase phase_ = Phase::First;

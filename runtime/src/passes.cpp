@@ -4,19 +4,7 @@
 
 namespace foresail::runtime {
 
-using program::Axis;
 using program::Payload;
-
-MeshPlace MeshPlace::of(const program::RankGrid& grid, RankId rank) {
-  const program::Coordinates at = grid.coordinates(rank);
-  const auto axis = [&](Axis a) { return at[static_cast<std::size_t>(a)]; };
-  return {.tp = axis(Axis::Tp),
-          .dp = axis(Axis::Dp),
-          .pp = axis(Axis::Pp),
-          .tp_size = grid.size(Axis::Tp),
-          .dp_size = grid.size(Axis::Dp),
-          .pp_size = grid.size(Axis::Pp)};
-}
 
 Passes::Passes(const Job& job, Stage& stage, const MeshPlace& place, const TextData* data)
     : job_(job), stage_(stage), place_(place), data_(data), stages_(job.program.global_stages()) {}
@@ -41,8 +29,9 @@ void Passes::load_batch(int step) {
         rows[at][sample] = bytes[static_cast<std::size_t>(at)];
       }
     }
-    tokens_.push_back(text.narrow(0, 0, positions).reshape({-1}));
-    targets_.push_back(text.narrow(0, 1, positions).reshape({-1}));
+    const at::Tensor& own = stage_.scope().tables.positions;
+    tokens_.push_back(text.index_select(0, own).reshape({-1}));
+    targets_.push_back(text.index_select(0, own + 1).reshape({-1}));
   }
 }
 
@@ -105,7 +94,7 @@ void Passes::propagate(PassKey key, OpContext& context) {
   stage_.scope().op = &context;
   at::Tensor grad;
   if (chunk.part().has_head()) {
-    const double weight = 1.0 / (job_.program.microbatches * place_.dp_size);
+    const double weight = 1.0 / (job_.program.microbatches * place_.copies());
     grad = at::full({}, weight, at::kDouble);
   } else {
     grad = whole_message(Payload::Gradient, context, output_grads_.take(key));
@@ -159,7 +148,7 @@ at::Tensor Passes::whole_message(Payload payload, OpContext& context,
 
 at::Tensor Passes::message_buffer(Payload payload) const {
   const models::Split& split = job_.split;
-  const std::int64_t tokens = split.sequence_length * split.microbatch_size;
+  const std::int64_t tokens = split.sequence_length / split.cp * split.microbatch_size;
   if (is_gathered(payload)) {
     return at::empty({tokens * job_.model.hidden / place_.tp_size}, at::kFloat);
   }

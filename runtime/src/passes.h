@@ -5,18 +5,12 @@
 #include <map>
 
 #include "foresail/runtime/text_data.h"
+#include "mesh_place.h"
 #include "op_context.h"
 #include "shelf.h"
 #include "stage.h"
 
 namespace foresail::runtime {
-
-/// Where this rank stands in the mesh.
-struct MeshPlace {
-  int tp = 0, dp = 0, pp = 0;
-  int tp_size = 1, dp_size = 1, pp_size = 1;
-  static MeshPlace of(const program::RankGrid& grid, RankId rank);
-};
 
 class Passes {
  public:

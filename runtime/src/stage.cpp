@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "mesh_place.h"
+
 namespace foresail::runtime {
 namespace {
 
@@ -91,12 +93,12 @@ at::Tensor Chunk::forward(const at::Tensor& input, const at::Tensor& targets) {
 Stage::Stage(const Job& job, RankId rank) {
   const program::Coordinates at = job.program.grid.coordinates(rank);
   const auto axis = [&](program::Axis a) { return at[static_cast<std::size_t>(a)]; };
-  const int dp = job.program.grid.size(program::Axis::Dp);
+  const int dp = MeshPlace::of(job.program, rank).shards;
   scope_.model = &job.model;
   scope_.split = &job.split;
   scope_.seed = job.seed;
   scope_.tp_rank = axis(program::Axis::Tp);
-  scope_.tables = make_attention_tables(job.model, job.split.sequence_length);
+  scope_.tables = make_attention_tables(job.model, job.split, axis(program::Axis::Cp));
   const std::vector<ChunkPart>& parts =
       job.parts.at(static_cast<std::size_t>(axis(program::Axis::Pp)));
   FORESAIL_EXPECT(static_cast<int>(parts.size()) == job.program.chunks);

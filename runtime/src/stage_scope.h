@@ -20,8 +20,10 @@ namespace foresail::runtime {
 
 /// What the attention of every layer reads.
 struct AttentionTables {
-  at::Tensor is_masked;     ///< [positions, positions], true where a query must not see the key
-  at::Tensor cosine, sine;  ///< [positions, head_size / 2]; rotary positions only
+  /// [queries, keys], true where a query must not see the key. By step of a ring, else one.
+  std::vector<at::Tensor> is_masked;
+  at::Tensor positions;     ///< of the own tokens in their sequence, in the order of their rows
+  at::Tensor cosine, sine;  ///< [own positions, head_size / 2]; rotary positions only
 };
 /// What the weight half of a backward pass runs, in order.
 using DeferredWork = std::vector<std::function<void(OpContext&)>>;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "storage.h"
+
 namespace foresail::runtime {
 
 using program::Op;
@@ -25,23 +27,10 @@ Overlap overlap(const Parameter& parameter, std::int64_t first, std::int64_t cou
   return {begin, std::max<std::int64_t>(0, end - begin)};
 }
 
-/// Whether a pass may start before the gradients of the one before it have left.
-bool outruns_reduction(const program::Program& program, int stage) {
-  const auto& ops = program.stages.at(static_cast<std::size_t>(stage)).ops;
-  for (std::uint32_t i = 0; i < ops.size(); ++i) {
-    const program::OpId reduction{i};
-    if (ops[reduction].payload != Payload::ChunkGradients || ops[reduction].microbatch < 0)
-      continue;
-    for (std::uint32_t next = i + 1; next < ops.size(); ++next) {
-      const Op& op = ops[program::OpId{next}];
-      if (op.kind != OpKind::Compute) continue;
-      const bool waits = op.pass == program::Pass::Optimizer ||
-                         std::ranges::find(op.after, reduction) != op.after.end();
-      if (!waits) return true;
-      break;
-    }
-  }
-  return false;
+/// Whether a pass reads parameters.
+bool reads_parameters(program::Pass pass) {
+  using program::Pass;
+  return pass == Pass::Forward || pass == Pass::Backward || pass == Pass::BackwardInput;
 }
 
 /// Sums of fp32 products over short blocks, added up in double precision: fast, and good to some
@@ -61,11 +50,14 @@ double squared_norm(const at::Tensor& flat) {
 StateSync::StateSync(const Job& job, Stage& stage, const MeshPlace& place)
     : job_(job), stage_(stage), place_(place) {
   for (const Op& op : job.program.stages.at(static_cast<std::size_t>(place.pp)).ops) {
+    if (op.kind == OpKind::Collective && op.payload == Payload::ChunkParameters) {
+      gathers_per_pass_ = gathers_per_pass_ || op.microbatch >= 0;
+    }
     if (op.kind != OpKind::Collective || op.payload != Payload::ChunkGradients) continue;
     is_sharded_ = is_sharded_ || op.collective == Collective::ReduceScatter;
     leaves_per_microbatch_ = leaves_per_microbatch_ || op.microbatch >= 0;
   }
-  sets_aside_ = leaves_per_microbatch_ && outruns_reduction(job.program, place.pp);
+  arrived_.resize(stage.chunk_count());
   const AdamOptions adam{.learning_rate = job.training.learning_rate};
   for (Bucket* bucket : stage.all_buckets()) {
     Owned owned;
@@ -73,13 +65,20 @@ StateSync::StateSync(const Job& job, Stage& stage, const MeshPlace& place)
     at::Tensor values = bucket->values();
     owned.grads = bucket->grads();
     if (is_sharded_) {
-      values = bucket->shard_of(values, place.dp);
+      values = bucket->shard_of(values, place.shard);
       // What is reduced once a step lands in the bucket; a sum over microbatches has its own place.
       owned.is_sum = leaves_per_microbatch_ && bucket != stage.embedding_bucket();
       owned.grads =
-          owned.is_sum ? at::zeros_like(values) : bucket->shard_of(bucket->grads(), place.dp);
-      owned.first = place.dp * values.numel();
+          owned.is_sum ? at::zeros_like(values) : bucket->shard_of(bucket->grads(), place.shard);
+      owned.first = place.shard * values.numel();
     }
+    const bool is_chunk = bucket != stage.embedding_bucket();
+    if (gathers_per_pass_ && is_chunk) {
+      values = values.clone();
+      take_storage(bucket->values());
+      owned.shard = values;
+    }
+    if (owned.is_sum) take_storage(bucket->grads());
     owned.adam = std::make_unique<Adam>(adam, values);
     owned_.push_back(std::move(owned));
   }
@@ -92,11 +91,30 @@ StateSync::Owned& StateSync::owned_of(const Op& op) {
   return is_embedding ? owned_.back() : owned_.at(static_cast<std::size_t>(op.chunk));
 }
 
-void StateSync::after_backward(PassKey key) {
-  if (!sets_aside_) return;
-  at::Tensor grads = stage_.bucket(key.chunk).grads();
-  set_aside_.put(key, grads.clone());
-  grads.zero_();
+void StateSync::before_pass(const Op& op) {
+  if (op.pass == program::Pass::Optimizer) return;
+  Bucket& bucket = stage_.bucket(op.chunk);
+  if (gathers_per_pass_ && reads_parameters(op.pass)) {
+    const std::scoped_lock lock(mutex_);
+    auto& arrived = arrived_[static_cast<std::size_t>(op.chunk)];
+    FORESAIL_EXPECT(!arrived.empty());
+    give_storage(bucket.values(), std::move(arrived.front()));
+    arrived.pop_front();
+  }
+  const bool adds_gradients = op.pass != program::Pass::Forward;
+  if (leaves_per_microbatch_ && adds_gradients && !has_storage(bucket.grads())) {
+    give_storage(bucket.grads(), at::zeros({bucket.padded()}, bucket.grads().options()));
+  }
+}
+
+void StateSync::after_pass(const Op& op) {
+  if (op.pass == program::Pass::Optimizer) return;
+  Bucket& bucket = stage_.bucket(op.chunk);
+  if (gathers_per_pass_ && reads_parameters(op.pass)) take_storage(bucket.values());
+  const bool is_complete =
+      op.pass == program::Pass::Backward || op.pass == program::Pass::BackwardWeight;
+  if (!leaves_per_microbatch_ || !is_complete) return;
+  leaving_.put({op.chunk, op.microbatch}, take_storage(bucket.grads()));
 }
 
 void StateSync::run(const Op& op, Communicator& communicator) {
@@ -111,6 +129,8 @@ void StateSync::run(const Op& op, Communicator& communicator) {
       return reduce_replicated(op, communicator);
     case Payload::MirrorGradients:
       return sum_mirrors(op, communicator);
+    case Payload::ShardGradients:
+      return sum_replicas(op, communicator);
     default:
       contract_failed("a payload of the state", __FILE__, __LINE__);
   }
@@ -126,14 +146,12 @@ void StateSync::reduce_gradients(const Op& op, Communicator& communicator) {
     return;
   }
   FORESAIL_EXPECT(op.collective == Collective::ReduceScatter);
-  at::Tensor whole =
-      owned.is_sum && sets_aside_ ? set_aside_.take({op.chunk, op.microbatch}) : bucket.grads();
+  at::Tensor whole = owned.is_sum ? leaving_.take({op.chunk, op.microbatch}) : bucket.grads();
   expect_bytes(op, whole);
   if (owned.is_sum) {
-    at::Tensor shard = bucket.shard_of(whole, place_.dp);
+    at::Tensor shard = bucket.shard_of(whole, place_.shard);
     communicator.reduce_scatter(whole, shard);
     owned.grads.add_(shard);
-    whole.zero_();
     return;
   }
   communicator.reduce_scatter(whole, owned.grads);
@@ -150,11 +168,27 @@ void StateSync::sum_mirrors(const Op& op, Communicator& communicator) {
   communicator.all_reduce(grads, Reduction::Sum);
 }
 
+/// Groups that shard the states each hold a copy of this shard.
+void StateSync::sum_replicas(const Op& op, Communicator& communicator) {
+  FORESAIL_EXPECT(op.chunk >= 0 || stage_.embedding_bucket() != nullptr);
+  Owned& owned = op.chunk >= 0 ? owned_.at(static_cast<std::size_t>(op.chunk)) : owned_.back();
+  expect_bytes(op, owned.grads);
+  communicator.all_reduce(owned.grads, Reduction::Sum);
+}
+
 void StateSync::gather_parameters(const Op& op, Communicator& communicator) {
   Owned& owned = owned_of(op);
   at::Tensor values = owned.bucket->values();
+  if (owned.shard.defined()) {
+    at::Tensor whole = at::empty({owned.bucket->padded()}, owned.shard.options());
+    expect_bytes(op, whole);
+    communicator.all_gather(owned.shard, whole);
+    const std::scoped_lock lock(mutex_);
+    arrived_.at(static_cast<std::size_t>(op.chunk)).push_back(std::move(whole));
+    return;
+  }
   expect_bytes(op, values);
-  const at::Tensor shard = owned.bucket->shard_of(values, place_.dp).clone();
+  const at::Tensor shard = owned.bucket->shard_of(values, place_.shard).clone();
   communicator.all_gather(shard, values);
 }
 
@@ -184,7 +218,8 @@ void StateSync::reduce_replicated(const Op& op, Communicator& tp) {
 /// Replicas hold the same gradients, as do the tensor-parallel ranks of a replicated parameter and
 /// the stages that share a tied matrix or hold a mirrored copy: one of them counts.
 bool StateSync::counts(const Parameter& parameter, const Owned& owned) const {
-  if (!is_sharded_ && place_.dp != 0) return false;
+  if (!is_sharded_ && place_.copy != 0) return false;
+  if (place_.replica != 0) return false;
   if (parameter.spread == Spread::Replicated && place_.tp != 0) return false;
   const bool is_tied_copy = owned.bucket == stage_.embedding_bucket() && place_.pp != 0;
   return !is_tied_copy && !is_mirror(owned);
@@ -207,7 +242,7 @@ StepScalars StateSync::local_scalars(double loss) const {
       scalars.squared_norm += squared_norm(grads);
     }
   }
-  if (place_.tp == 0) scalars.loss = loss / place_.dp_size;  // 0 on ranks without a head
+  if (place_.tp == 0) scalars.loss = loss / place_.copies();  // 0 on ranks without a head
   return scalars;
 }
 

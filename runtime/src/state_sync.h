@@ -3,8 +3,10 @@
 /// norm, and the optimizer. With ZeRO each data-parallel rank reduces and updates one shard.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "optimizer.h"
@@ -23,12 +25,14 @@ class StateSync {
  public:
   StateSync(const Job& job, Stage& stage, const MeshPlace& place);
 
-  /// Where gradients leave once per microbatch (ZeRO-2 without a pipeline) while the next pass runs
-  /// (overlap.dp), what a backward pass has added is set aside at once.
-  void after_backward(PassKey key);
+  /// Called by the compute lane around every pass. Where parameters are gathered for each pass
+  /// (ZeRO-3) they are there in between alone; where gradients leave once per microbatch (ZeRO-3,
+  /// ZeRO-2 without a pipeline) they are there until their reduction has ended.
+  void before_pass(const program::Op& op);
+  void after_pass(const program::Op& op);
 
   /// One op of payload ChunkGradients, EmbeddingGradients, ChunkParameters, EmbeddingParameters,
-  /// ReplicatedGradients or MirrorGradients.
+  /// ReplicatedGradients, MirrorGradients or ShardGradients.
   void run(const program::Op& op, Communicator& communicator);
 
   /// This rank's part of the sums; every parameter counts once over all ranks.
@@ -42,6 +46,7 @@ class StateSync {
   /// A bucket with what this rank updates of it.
   struct Owned {
     Bucket* bucket = nullptr;
+    at::Tensor shard;        ///< of parameters that are gathered for each pass
     at::Tensor grads;        ///< all of the bucket's, or the shard that reduce-scatters fill
     std::int64_t first = 0;  ///< offset of `grads` in the bucket
     bool is_sum = false;     ///< `grads` lie outside the bucket and sum what leaves it
@@ -51,6 +56,7 @@ class StateSync {
   Owned& owned_of(const program::Op& op);
   void reduce_gradients(const program::Op& op, Communicator& communicator);
   void sum_mirrors(const program::Op& op, Communicator& communicator);
+  void sum_replicas(const program::Op& op, Communicator& communicator);
   void gather_parameters(const program::Op& op, Communicator& communicator);
   void reduce_replicated(const program::Op& op, Communicator& tp);
   bool is_mirror(const Owned& owned) const;
@@ -60,9 +66,11 @@ class StateSync {
   Stage& stage_;
   MeshPlace place_;
   bool is_sharded_ = false;
-  bool leaves_per_microbatch_ = false, sets_aside_ = false;
+  bool leaves_per_microbatch_ = false, gathers_per_pass_ = false;
   std::vector<Owned> owned_;  // by chunk, then the embedding bucket
-  Shelf set_aside_;
+  Shelf leaving_;             // whole gradients that a microbatch has left behind
+  std::mutex mutex_;
+  std::vector<std::deque<at::Tensor>> arrived_;  // whole parameters, by chunk, in order of passes
 };
 
 }  // namespace foresail::runtime

@@ -78,18 +78,28 @@ struct Trainer::Impl {
       : options(from),
         job(*from.job),
         log(from.recording),
-        place(MeshPlace::of(job.program.grid, from.rank)),
+        place(MeshPlace::of(job.program, from.rank)),
         groups(connect_groups(from)),
         stage(job, from.rank),
         passes(job, stage, place, from.data),
         state(job, stage, place),
         executor(job.program, from.rank, log) {
+    tp_lane = job.split.stack.async_tensor_parallel ? start_lane("tp") : nullptr;
+    cp_lane = start_lane("cp");
     for (std::size_t i = 0; i < groups.size(); ++i) {
-      if (job.program.communicators[i].name == "tp") tp = groups[i].communicator.get();
+      const std::string& name = job.program.communicators[i].name;
+      if (groups[i].communicator == nullptr) continue;
+      WorkerThread* lane = name == "tp" ? tp_lane.get() : name == "cp" ? cp_lane.get() : nullptr;
+      kernel_groups[name] = {groups[i].communicator.get(), lane};
     }
-    if (tp != nullptr && job.split.stack.async_tensor_parallel) {
-      tp_lane = std::make_unique<WorkerThread>();
-    }
+  }
+
+  /// A thread for the collectives of `communicator` inside passes; null if there are none.
+  std::unique_ptr<WorkerThread> start_lane(std::string_view communicator) const {
+    const auto& all = job.program.communicators;
+    const bool is_there =
+        std::ranges::find(all, communicator, &program::Communicator::name) != all.end();
+    return is_there ? std::make_unique<WorkerThread>() : nullptr;
   }
 
   void run(OpId id) {
@@ -112,27 +122,27 @@ struct Trainer::Impl {
   void compute(OpId id, const Op& op) {
     const program::KernelList& list = job.program.kernel_lists[op.kernels.value];
     SpanClock clock(log, list, id, step);
-    OpContext context({.list = &list, .tp = tp, .tp_lane = tp_lane.get(), .clock = &clock});
+    OpContext context({.list = &list, .groups = &kernel_groups, .clock = &clock});
     const PassKey key{op.chunk, op.microbatch};
+    state.before_pass(op);
     switch (op.pass) {
       case Pass::Forward:
         passes.forward(key, context);
         break;
       case Pass::Backward:
         passes.backward(key, context);
-        state.after_backward(key);
         break;
       case Pass::BackwardInput:
         passes.backward_input(key, context);
         break;
       case Pass::BackwardWeight:
         passes.backward_weight(key, context);
-        state.after_backward(key);
         break;
       case Pass::Optimizer:
         optimize(context);
         break;
     }
+    state.after_pass(op);
     context.finish();
   }
 
@@ -194,8 +204,8 @@ struct Trainer::Impl {
   Stage stage;
   Passes passes;
   StateSync state;
-  Communicator* tp = nullptr;
-  std::unique_ptr<WorkerThread> tp_lane;
+  std::unique_ptr<WorkerThread> tp_lane, cp_lane;
+  KernelGroups kernel_groups;
   StepScalars scalars;
   int step = 0;
   Executor executor;

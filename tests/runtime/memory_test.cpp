@@ -13,6 +13,7 @@
 namespace foresail::testing {
 namespace {
 
+using models::ContextParallel;
 using models::Recompute;
 using planner::Layout;
 using planner::ScheduleKind;
@@ -48,6 +49,13 @@ Layout changed(Layout layout, const Change& change) {
   return layout;
 }
 
+Layout in_context(ContextParallel kind) {
+  Layout layout = layout_of({});
+  layout.cp = 4;
+  layout.cp_kind = kind;
+  return layout;
+}
+
 std::vector<Case> cases() {
   return {
       {layout_of({})},
@@ -68,6 +76,20 @@ std::vector<Case> cases() {
                  layout.zero_stage = 2;
                  layout.overlap.dp = true;
                })},
+      {changed(layout_of({.dp = 4}), [](Layout& layout) { layout.zero_stage = 3; })},
+      {changed(layout_of({.dp = 4}),
+               [](Layout& layout) {
+                 layout.zero_stage = 3;
+                 layout.overlap.dp = true;
+               })},
+      {changed(layout_of({.dp = 4}),
+               [](Layout& layout) {
+                 layout.zero_stage = 3;
+                 layout.shard_size = 2;
+               }),
+       "gpt_tiny_tied"},
+      {changed(layout_of({.pp = 2, .dp = 2, .v = 2}),
+               [](Layout& layout) { layout.zero_stage = 3; })},
       {layout_of({.tp = 2, .pp = 2}, Recompute::Full), "gpt_tiny_tied"},
       {changed(layout_of({.pp = 2, .dp = 2}), [](Layout& layout) { layout.zero_stage = 1; }),
        "gpt_tiny_tied"},
@@ -81,6 +103,9 @@ std::vector<Case> cases() {
          plan.model.window = 64;
        },
        "parallel block, window"},
+      {in_context(ContextParallel::AllGather)},
+      {in_context(ContextParallel::Ring)},
+      {in_context(ContextParallel::AllToAll)},
       // Llama's parts: grouped queries, SwiGLU, RMSNorm, rotary positions.
       {layout_of({.tp = 2}), "gpt_tiny",
        [](planner::Plan& plan) {

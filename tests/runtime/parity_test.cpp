@@ -4,8 +4,7 @@
 #include <cmath>
 #include <map>
 
-#include "thread_job.h"
-#include "worker_job.h"
+#include "parity.h"
 
 namespace foresail::testing {
 namespace {
@@ -13,39 +12,11 @@ namespace {
 constexpr int kSteps = 20;        // of every legal layout
 constexpr int kVariantSteps = 8;  // of its variants
 
-using Curve = std::vector<runtime::StepSummary>;
-
-Curve train(const TinyPlan& tiny, int steps = kSteps) {
-  const std::vector<RankResult> ranks = run_job(cli::make_job(make_plan(tiny)), steps);
-  for (const RankResult& rank : ranks) {
-    for (int step = 0; step < steps; ++step) {
-      const auto at = static_cast<std::size_t>(step);
-      EXPECT_EQ(rank.steps[at].loss, ranks.front().steps[at].loss);
-      EXPECT_EQ(rank.steps[at].gradient_norm, ranks.front().steps[at].gradient_norm);
-    }
-  }
-  return ranks.front().steps;
-}
-
 /// One process is the truth; trained once per model.
 const Curve& one_process(const std::string& model) {
   static std::map<std::string, Curve> curves;
-  if (!curves.contains(model)) curves[model] = train({.layout = {}, .model = model});
+  if (!curves.contains(model)) curves[model] = train({.layout = {}, .model = model}, kSteps);
   return curves[model];
-}
-
-/// All steps of `curve`.
-void expect_equal(const Curve& curve, const Curve& truth) {
-  double worst_loss = 0;
-  double worst_norm = 0;
-  for (std::size_t step = 0; step < curve.size(); ++step) {
-    const double loss = truth[step].loss;
-    const double norm = truth[step].gradient_norm;
-    worst_loss = std::max(worst_loss, std::abs(curve[step].loss - loss) / loss);
-    worst_norm = std::max(worst_norm, std::abs(curve[step].gradient_norm - norm) / norm);
-  }
-  EXPECT_LE(worst_loss, 1e-6);
-  EXPECT_LE(worst_norm, 1e-5);
 }
 
 TEST(Parity, OneProcessLearns) {
@@ -59,7 +30,7 @@ TEST(Parity, EveryLegalLayoutOfFourRanksEqualsOneProcess) {
   EXPECT_GE(layouts.size(), 13u);
   for (const planner::Layout& layout : layouts) {
     SCOPED_TRACE(describe(layout));
-    expect_equal(train({.layout = layout}), one_process("gpt_tiny"));
+    expect_equal(train({.layout = layout}, kSteps), one_process("gpt_tiny"));
   }
 }
 

@@ -93,8 +93,12 @@ std::string describe(const planner::Layout& layout) {
   if (layout.schedule != planner::ScheduleKind::OneForwardOneBackward) {
     text += " " + std::string(to_string(layout.schedule));
   }
+  if (layout.cp > 1) {
+    text += " cp " + std::to_string(layout.cp) + " " + std::string(to_string(layout.cp_kind));
+  }
   if (layout.sequence_parallel) text += ", sequence parallel";
   if (layout.zero_stage > 0) text += ", zero " + std::to_string(layout.zero_stage);
+  if (layout.shard_size > 0) text += ", shard size " + std::to_string(layout.shard_size);
   if (layout.overlap.dp) text += ", overlap dp";
   return text;
 }

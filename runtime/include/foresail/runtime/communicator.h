@@ -34,6 +34,9 @@ class Communicator {
   /// Returns when the peer has begun to receive and the buffer may be reused.
   virtual void send(const Tensor& tensor, int peer) = 0;
   virtual void recv(Tensor& tensor, int peer) = 0;
+  /// Sends `output` to rank `to` and receives `input` from rank `from` at once, so that all members
+  /// of a ring may call it.
+  virtual void exchange(const Tensor& output, int to, Tensor& input, int from) = 0;
   virtual void barrier() = 0;
   /// Ranks of equal `color` form a group, ordered by (key, rank).
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;

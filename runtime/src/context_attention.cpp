@@ -1,0 +1,334 @@
+#include "context_attention.h"
+
+#include <limits>
+#include <string>
+
+namespace foresail::runtime {
+namespace {
+
+using models::ContextParallel;
+using Heads = CoreAttention::Heads;
+
+ContextParallel kind_of(const CoreAttention& layer) {
+  return layer.scope().split->context_parallel;
+}
+
+int ranks_of(const CoreAttention& layer) {
+  return layer.scope().split->cp;
+}
+
+/// [a * cp, n, d] <-> [cp, a * n * d]: part r is what belongs to rank r, along the heads or along
+/// the positions.
+at::Tensor cut_heads(const at::Tensor& by_head, std::int64_t samples, int ranks) {
+  const std::int64_t heads = by_head.size(0) / samples / ranks;
+  return by_head.reshape({samples, ranks, heads * by_head.size(1) * by_head.size(2)})
+      .transpose(0, 1)
+      .reshape({ranks, -1});
+}
+
+at::Tensor join_heads(const at::Tensor& parts, at::IntArrayRef shape, std::int64_t samples) {
+  return parts.reshape({parts.size(0), samples, -1}).transpose(0, 1).reshape(shape);
+}
+
+at::Tensor cut_positions(const at::Tensor& by_head, int ranks) {
+  return by_head.reshape({by_head.size(0), ranks, -1}).transpose(0, 1).reshape({ranks, -1});
+}
+
+at::Tensor join_positions(const at::Tensor& parts, std::int64_t rows, std::int64_t width) {
+  return parts.reshape({parts.size(0), rows, -1}).transpose(0, 1).reshape({rows, -1, width});
+}
+
+/// The gradients of one block of keys, and where they go.
+struct Block {
+  std::string suffix;
+  Heads heads;
+  at::Tensor probabilities;
+  at::Tensor row_sums;  ///< of gradient * output; undefined: of this block alone
+};
+
+Heads block_backward(const CoreAttention& layer, OpContext& op, const Block& block,
+                     const at::Tensor& grad) {
+  const Heads& heads = block.heads;
+  const std::string& suffix = block.suffix;
+  const at::Tensor grad_probabilities =
+      op.compute("attention.context.dgrad_probabilities" + suffix,
+                 [&] { return at::bmm(grad, layer.repeated(heads.value).transpose(1, 2)); });
+  Heads grads;
+  grads.value = op.compute("attention.context.dgrad_values" + suffix, [&] {
+    return layer.sum_repeats(at::bmm(block.probabilities.transpose(1, 2), grad));
+  });
+  const at::Tensor grad_scores = op.compute("softmax.backward" + suffix, [&] {
+    if (!block.row_sums.defined()) {
+      return layer.softmax_backward(grad_probabilities, block.probabilities);
+    }
+    at::Tensor scaled = grad_probabilities;
+    return scaled.sub_(block.row_sums).mul_(block.probabilities).mul_(layer.scale());
+  });
+  grads.query = op.compute("attention.scores.dgrad_query" + suffix,
+                           [&] { return at::bmm(grad_scores, layer.repeated(heads.key)); });
+  grads.key = op.compute("attention.scores.dgrad_key" + suffix, [&] {
+    return layer.sum_repeats(at::bmm(heads.query.transpose(1, 2), grad_scores).transpose(1, 2));
+  });
+  return grads;
+}
+
+/// Keys and values in one message, and back.
+at::Tensor pack(const at::Tensor& key, const at::Tensor& value) {
+  return at::cat({key.reshape({-1}), value.reshape({-1})});
+}
+
+void unpack(const at::Tensor& message, Heads& heads, const at::Tensor& like) {
+  heads.key = message.narrow(0, 0, like.numel()).view_as(like);
+  heads.value = message.narrow(0, like.numel(), like.numel()).view_as(like);
+}
+
+Heads gather_keys(const CoreAttention& layer, OpContext& op, std::string_view name,
+                  const Heads& own) {
+  const std::int64_t rows = own.key.size(0);
+  const std::int64_t width = own.key.size(2);
+  FORESAIL_EXPECT(own.value.sizes() == own.key.sizes());
+  const at::Tensor all = op.all_gather(name, pack(own.key, own.value).unsqueeze(0));
+  const std::int64_t count = all.size(1) / 2;
+  FORESAIL_EXPECT(all.size(0) == ranks_of(layer));
+  return {own.query, join_positions(all.narrow(1, 0, count), rows, width),
+          join_positions(all.narrow(1, count, count), rows, width)};
+}
+
+Heads scatter_key_gradients(const CoreAttention& layer, OpContext& op, const Heads& grads,
+                            const Heads& own) {
+  const int ranks = ranks_of(layer);
+  const at::Tensor parts =
+      at::cat({cut_positions(grads.key, ranks), cut_positions(grads.value, ranks)}, 1);
+  Heads result;
+  result.query = grads.query;
+  unpack(op.reduce_scatter("cp.scatter_kv", parts).view(-1), result, own.key);
+  return result;
+}
+
+/// Own positions of all heads -> all positions of own heads.
+at::Tensor widen(const CoreAttention& layer, const at::Tensor& parts, std::int64_t width) {
+  const std::int64_t samples = layer.scope().split->microbatch_size;
+  const std::int64_t own = layer.scope().split->sequence_length / layer.scope().split->cp;
+  const std::int64_t rows = parts.size(1) / own / width;
+  FORESAIL_EXPECT(rows % samples == 0);
+  return join_positions(parts, rows, width);
+}
+
+Heads trade_heads(const CoreAttention& layer, OpContext& op, const Heads& own) {
+  const std::int64_t samples = layer.scope().split->microbatch_size;
+  const int ranks = ranks_of(layer);
+  const at::Tensor query = cut_heads(own.query, samples, ranks);
+  const at::Tensor key = cut_heads(own.key, samples, ranks);
+  const at::Tensor value = cut_heads(own.value, samples, ranks);
+  const at::Tensor all = op.all_to_all("cp.scatter_heads", at::cat({query, key, value}, 1));
+  const std::int64_t width = own.query.size(2);
+  const std::int64_t keys = query.size(1);
+  return {widen(layer, all.narrow(1, 0, keys), width),
+          widen(layer, all.narrow(1, keys, key.size(1)), width),
+          widen(layer, all.narrow(1, keys + key.size(1), value.size(1)), width)};
+}
+
+/// All positions of own heads -> own positions of all heads, of queries, keys and values.
+Heads trade_gradients_back(const CoreAttention& layer, OpContext& op, const Heads& grads) {
+  const std::int64_t samples = layer.scope().split->microbatch_size;
+  const int ranks = ranks_of(layer);
+  const at::Tensor query = cut_positions(grads.query, ranks);
+  const at::Tensor key = cut_positions(grads.key, ranks);
+  const at::Tensor value = cut_positions(grads.value, ranks);
+  const at::Tensor all = op.all_to_all("cp.gather_grad_heads", at::cat({query, key, value}, 1));
+  const auto joined = [&](std::int64_t first, const at::Tensor& of) {
+    return join_heads(all.narrow(1, first, of.numel() / ranks),
+                      {of.size(0) * ranks, of.size(1) / ranks, of.size(2)}, samples);
+  };
+  const std::int64_t first = query.size(1);
+  return {joined(0, grads.query), joined(first, grads.key),
+          joined(first + key.size(1), grads.value)};
+}
+
+at::Tensor attend_whole(const CoreAttention& layer, OpContext& op, const Heads& heads,
+                        at::Tensor& probabilities) {
+  probabilities = layer.attend(op, [&] { return heads; });
+  return op.compute("attention.context",
+                    [&] { return at::bmm(probabilities, layer.repeated(heads.value)); });
+}
+
+ContextResult gathered_forward(const CoreAttention& layer, OpContext& op, const Heads& own) {
+  const Heads heads = gather_keys(layer, op, "cp.gather_kv", own);
+  at::Tensor probabilities;
+  const at::Tensor context = attend_whole(layer, op, heads, probabilities);
+  return {layer.merge(context), {own.query, own.key, own.value, probabilities}};
+}
+
+Heads gathered_backward(const CoreAttention& layer, OpContext& op, const variable_list& saved,
+                        const at::Tensor& grad) {
+  const Heads own{saved[0], saved[1], saved[2]};
+  const Heads heads = gather_keys(layer, op, "cp.regather_kv", own);
+  const Heads grads =
+      block_backward(layer, op, {"", heads, saved[3], at::Tensor()}, layer.split_output(grad));
+  return scatter_key_gradients(layer, op, grads, own);
+}
+
+ContextResult traded_forward(const CoreAttention& layer, OpContext& op, const Heads& own) {
+  const Heads heads = trade_heads(layer, op, own);
+  at::Tensor probabilities;
+  const at::Tensor context = attend_whole(layer, op, heads, probabilities);
+  const at::Tensor parts =
+      op.all_to_all("cp.gather_heads", cut_positions(context, ranks_of(layer)));
+  const std::int64_t samples = layer.scope().split->microbatch_size;
+  const at::Tensor whole = join_heads(parts, own.query.sizes(), samples);
+  return {layer.merge(whole), {heads.query, heads.key, heads.value, probabilities}};
+}
+
+Heads traded_backward(const CoreAttention& layer, OpContext& op, const variable_list& saved,
+                      const at::Tensor& grad) {
+  const std::int64_t samples = layer.scope().split->microbatch_size;
+  const at::Tensor parts = op.all_to_all(
+      "cp.scatter_grad_heads", cut_heads(layer.split_output(grad), samples, ranks_of(layer)));
+  const at::Tensor whole = widen(layer, parts, saved[0].size(2));
+  const Heads grads = block_backward(
+      layer, op, {"", {saved[0], saved[1], saved[2]}, saved[3], at::Tensor()}, whole);
+  return trade_gradients_back(layer, op, grads);
+}
+
+/// What a block of a ring knows of its softmax, [samples * heads, queries, .].
+struct RingBlock {
+  at::Tensor exponentials;  ///< of scores less the row's maximum
+  at::Tensor maximum, sum;
+  at::Tensor output;  ///< exponentials * values
+};
+
+RingBlock exponentiate(const CoreAttention& layer, at::Tensor scores, int step) {
+  layer.mask(scores, step);
+  RingBlock block;
+  block.maximum = scores.amax(-1, true);
+  // A row may see nothing of a block: its maximum is -infinity, and its exponentials are 0.
+  const at::Tensor finite = block.maximum.clamp_min(std::numeric_limits<float>::lowest());
+  block.exponentials = scores.sub_(finite).exp_();
+  block.sum = block.exponentials.sum(-1, true);
+  return block;
+}
+
+/// Scales every block's exponentials to probabilities over all keys, and adds up the outputs.
+at::Tensor merge_blocks(std::vector<RingBlock>& blocks) {
+  at::Tensor maximum = blocks.front().maximum;
+  for (const RingBlock& block : blocks) maximum = at::maximum(maximum, block.maximum);
+  at::Tensor sum = at::zeros_like(maximum);
+  for (RingBlock& block : blocks) {
+    block.maximum = (block.maximum - maximum).exp_();
+    sum.add_(block.sum * block.maximum);
+  }
+  at::Tensor output = at::zeros_like(blocks.front().output);
+  for (RingBlock& block : blocks) {
+    const at::Tensor weight = block.maximum.div_(sum);
+    block.exponentials.mul_(weight);
+    output.add_(block.output.mul_(weight));
+    block.output.reset();
+  }
+  return output;
+}
+
+std::string at_step(int step) {
+  return "." + std::to_string(step);
+}
+
+ContextResult ring_forward(const CoreAttention& layer, OpContext& op, const Heads& own) {
+  const int ranks = ranks_of(layer);
+  at::Tensor message = pack(own.key, own.value);
+  std::vector<RingBlock> blocks;
+  for (int step = 0; step < ranks; ++step) {
+    at::Tensor arriving;
+    Pending exchange;
+    if (step + 1 < ranks) {
+      arriving = at::empty_like(message);
+      exchange = op.start_exchange(
+          "cp.exchange_kv" + at_step(step), [message] { return message; }, arriving);
+    }
+    Heads heads;
+    unpack(message, heads, own.key);
+    const at::Tensor scores = op.compute("attention.scores" + at_step(step), [&] {
+      return at::bmm(own.query, layer.repeated(heads.key).transpose(1, 2));
+    });
+    blocks.push_back(
+        op.compute("softmax" + at_step(step), [&] { return exponentiate(layer, scores, step); }));
+    blocks.back().output = op.compute("attention.context" + at_step(step), [&] {
+      return at::bmm(blocks.back().exponentials, layer.repeated(heads.value));
+    });
+    exchange.wait();
+    message = arriving;
+  }
+  ContextResult result;
+  result.output = op.compute("attention.merge", [&] { return layer.merge(merge_blocks(blocks)); });
+  result.saved = {own.query, own.key, own.value};
+  for (const RingBlock& block : blocks) result.saved.push_back(block.exponentials);
+  return result;
+}
+
+/// Gradients of keys and values travel on behind each block, every rank adding its own, and come
+/// home with the last exchange.
+Heads ring_backward(const CoreAttention& layer, OpContext& op, const ContextResult& result,
+                    const at::Tensor& grad_output) {
+  const int ranks = ranks_of(layer);
+  const variable_list& saved = result.saved;
+  const at::Tensor grad = layer.split_output(grad_output);
+  const at::Tensor row_sums = (grad * layer.split_output(result.output)).sum(-1, true);
+  Heads sum;
+  at::Tensor message = pack(saved[1], saved[2]);
+  at::Tensor travelled;
+  std::vector<Pending> travelling;
+  for (int step = 0; step < ranks; ++step) {
+    at::Tensor arriving;
+    Pending exchange;
+    if (step + 1 < ranks) {
+      arriving = at::empty_like(message);
+      exchange = op.start_exchange(
+          "cp.reexchange_kv" + at_step(step), [message] { return message; }, arriving);
+    }
+    Block block{
+        at_step(step), {saved[0], {}, {}}, saved[3 + static_cast<std::size_t>(step)], row_sums};
+    unpack(message, block.heads, saved[1]);
+    const Heads grads = block_backward(layer, op, block, grad);
+    sum.query = sum.query.defined() ? sum.query.add_(grads.query) : grads.query;
+    const at::Tensor home = at::empty_like(message);
+    travelling.push_back(op.start_exchange(
+        "cp.exchange_grad_kv" + at_step(step),
+        [own = pack(grads.key, grads.value), travelled]() mutable {
+          return travelled.defined() ? own.add_(travelled) : own;
+        },
+        home));
+    travelled = home;
+    exchange.wait();
+    message = arriving;
+  }
+  for (Pending& pending : travelling) pending.wait();
+  unpack(travelled, sum, saved[1]);
+  return sum;
+}
+
+}  // namespace
+
+ContextResult context_forward(const CoreAttention& layer, OpContext& op, const Heads& own) {
+  switch (kind_of(layer)) {
+    case ContextParallel::AllGather:
+      return gathered_forward(layer, op, own);
+    case ContextParallel::Ring:
+      return ring_forward(layer, op, own);
+    case ContextParallel::AllToAll:
+      break;
+  }
+  return traded_forward(layer, op, own);
+}
+
+Heads context_backward(const CoreAttention& layer, OpContext& op, const ContextResult& result,
+                       const at::Tensor& grad) {
+  switch (kind_of(layer)) {
+    case ContextParallel::AllGather:
+      return gathered_backward(layer, op, result.saved, grad);
+    case ContextParallel::Ring:
+      return ring_backward(layer, op, result, grad);
+    case ContextParallel::AllToAll:
+      break;
+  }
+  return traded_backward(layer, op, result.saved, grad);
+}
+
+}  // namespace foresail::runtime
