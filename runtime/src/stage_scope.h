@@ -13,6 +13,7 @@
 
 #include "foresail/base/error.h"
 #include "foresail/models/operators.h"
+#include "mesh_place.h"
 #include "op_context.h"
 #include "parameters.h"
 
@@ -34,6 +35,7 @@ struct StageScope {
   const models::Split* split = nullptr;
   std::uint64_t seed = 1;
   int tp_rank = 0;
+  ExpertPlace experts;
   AttentionTables tables;
   OpContext* op = nullptr;  ///< set while a pass runs
   /// Set while the input half of a split backward pass runs: work on gradients of weights is put
