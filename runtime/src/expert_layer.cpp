@@ -35,6 +35,7 @@ struct InnerGraph {
 struct ExpertState : torch::CustomClassHolder {
   at::Tensor input;
   Routing routing;
+  at::Tensor sample_counts;  ///< [samples, experts], of whole sequences; with a balance loss alone
   RowExchange exchange;
   at::Tensor fc1_input, fc1_output, fc2_input;
   at::Tensor returned;  ///< rows as the experts gave them back
@@ -65,8 +66,8 @@ class ExpertPass {
     state_.input = input;
     const at::Tensor logits =
         op_.compute("router", [&] { return at::mm(input, options().router->value.t()); });
-    op_.compute("router.topk",
-                [&] { state_.routing = route(layer_.scope().model->experts, logits); });
+    op_.compute("router.topk", [&] { state_.routing = route(experts(), logits); });
+    if (experts().balance_loss > 0) count_sequences();
     state_.exchange = plan_exchange(place_, all_counts());
     const at::Tensor sent =
         op_.compute("permute", [&] { return state_.routing.tokens_to_rows(input); });
@@ -115,6 +116,17 @@ class ExpertPass {
 
  private:
   const ExpertLayer::Options& options() const { return layer_.options(); }
+  const models::Experts& experts() const { return layer_.scope().model->experts; }
+
+  /// Choices of whole sequences, which sequence and context parallelism cut.
+  void count_sequences() {
+    state_.sample_counts = count_by_sample(state_.routing, layer_.scope().split->microbatch_size);
+    for (const std::string group : {"tp", "cp"}) {
+      if (op_.group_size(group) == 1) continue;
+      op_.all_reduce(group + ".router_counts", state_.sample_counts, Reduction::Sum);
+    }
+  }
+
   std::int64_t hidden() const { return layer_.scope().model->hidden; }
 
   /// Rows per expert on every rank that exchanges tokens with this one.
@@ -269,6 +281,13 @@ class ExpertPass {
     const at::Tensor logits = op_.compute("router.topk.backward", [&] {
       at::Tensor grads = at::zeros_like(routing.probabilities);
       grads.scatter_(1, routing.experts, weight_grads);
+      if (state_.sample_counts.defined()) {
+        const StageScope& scope = layer_.scope();
+        grads.add_(balance_gradient({.experts = &experts(),
+                                     .sequence_length = scope.split->sequence_length,
+                                     .global_batch_size = scope.global_batch_size},
+                                    state_.sample_counts, grads.size(0)));
+      }
       return at::_softmax_backward_data(grads, routing.probabilities, -1, at::kFloat);
     });
     op_.compute("router.dgrad", [&] { input_grad.add_(at::mm(logits, options().router->value)); });

@@ -77,6 +77,23 @@ Routing route(const models::Experts& experts, const at::Tensor& logits) {
   return routing;
 }
 
+at::Tensor count_by_sample(const Routing& routing, std::int64_t samples) {
+  const std::int64_t experts = routing.probabilities.size(1);
+  at::Tensor chosen = at::zeros_like(routing.probabilities);
+  chosen.scatter_(1, routing.experts, 1.0);
+  return chosen.view({-1, samples, experts}).sum(0);
+}
+
+at::Tensor balance_gradient(const BalanceOptions& options, const at::Tensor& counts,
+                            std::int64_t tokens) {
+  const models::Experts& experts = *options.experts;
+  const auto length = static_cast<double>(options.sequence_length);
+  const double scale =
+      experts.balance_loss * experts.count /
+      (experts.per_token * length * length * static_cast<double>(options.global_batch_size));
+  return (counts * scale).repeat({tokens / counts.size(0), 1});
+}
+
 std::int64_t RowExchange::rows() const {
   return std::accumulate(rows_of_expert.begin(), rows_of_expert.end(), std::int64_t{0});
 }

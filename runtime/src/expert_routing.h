@@ -34,6 +34,21 @@ struct Routing {
 /// rows: later copies are dropped, missing ones padded with zeros.
 Routing route(const models::Experts& experts, const at::Tensor& logits);
 
+/// How many copies of each sample's tokens chose each expert, [samples, experts], fp32. A token's
+/// row is position * samples + sample.
+at::Tensor count_by_sample(const Routing& routing, std::int64_t samples);
+
+/// Gradient of the balance loss of models::Experts, a mean over the global batch, with respect to
+/// the probabilities, [T, experts]: alpha * count / (per_token * S^2 * global batch) times `counts`
+/// of the whole sequences, of S tokens each.
+struct BalanceOptions {
+  const models::Experts* experts = nullptr;
+  std::int64_t sequence_length = 1;
+  std::int64_t global_batch_size = 1;
+};
+at::Tensor balance_gradient(const BalanceOptions& options, const at::Tensor& counts,
+                            std::int64_t tokens);
+
 /// Who sends how many rows to whom in one layer. Experts lie in blocks of equal size on the ranks
 /// of ep; expert tensor parallelism gathers the rows of all its ranks.
 struct RowExchange {

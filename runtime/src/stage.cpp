@@ -118,6 +118,7 @@ Stage::Stage(const Job& job, RankId rank) {
   scope_.model = &job.model;
   scope_.split = &job.split;
   scope_.seed = job.seed;
+  scope_.global_batch_size = job.training.global_batch_size;
   scope_.tp_rank = axis(program::Axis::Tp);
   scope_.experts = place.experts;
   scope_.tables = make_attention_tables(job.model, job.split, axis(program::Axis::Cp));

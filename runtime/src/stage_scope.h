@@ -34,6 +34,7 @@ struct StageScope {
   const models::Model* model = nullptr;
   const models::Split* split = nullptr;
   std::uint64_t seed = 1;
+  std::int64_t global_batch_size = 1;
   int tp_rank = 0;
   ExpertPlace experts;
   AttentionTables tables;

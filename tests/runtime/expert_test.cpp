@@ -1,7 +1,12 @@
 // Experts that are spread over ranks train the same model.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <cmath>
+
+#include "expert_routing.h"
 
 #include "observed_step.h"
 #include "parity.h"
@@ -83,7 +88,8 @@ void use_shared_experts(planner::Plan& plan) {
                         .shared = 2,
                         .shared_ffn = 32,
                         .shared_gate = true,
-                        .first_dense_layers = 1};
+                        .first_dense_layers = 1,
+                        .balance_loss = 0.5};
   plan.layout.overlap.ep = plan.layout.dp == 2;
 }
 
@@ -96,11 +102,15 @@ void use_capacity(planner::Plan& plan) {
 TEST(Experts, EverySpreadEqualsOneProcess) {
   const std::vector<std::function<void(planner::Plan&)>> changes{use_experts, use_shared_experts,
                                                                  use_capacity};
-  for (std::size_t change = 0; change < changes.size(); ++change) {
-    const Curve truth = train({.layout = {}, .change = changes[change]}, kSteps);
-    for (const Layout& layout : layouts()) {
-      SCOPED_TRACE(std::to_string(change) + ": " + describe(layout));
-      expect_equal(train({.layout = layout, .change = changes[change]}, kSteps), truth);
+  std::vector<Curve> truths;
+  for (const auto& change : changes) {
+    truths.push_back(train({.layout = {}, .change = change}, kSteps));
+  }
+  const std::vector<Layout> all = layouts();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (const std::size_t at : {i % changes.size(), (i + 1) % changes.size()}) {
+      SCOPED_TRACE(std::to_string(at) + ": " + describe(all[i]));
+      expect_equal(train({.layout = all[i], .change = changes[at]}, kSteps), truths[at]);
     }
   }
 }
@@ -114,6 +124,42 @@ TEST(Experts, WithACapacityGemmsAreThoseOfTheProgramAndTooManyTokensAreDropped) 
     SCOPED_TRACE(describe(layout));
     expect_step_of_program(cli::make_job(make_plan({.layout = layout, .change = change})));
   }
+}
+
+TEST(Experts, TheBalanceLossChangesTheGradient) {
+  const auto with_loss = [](double alpha) {
+    return [alpha](planner::Plan& plan) {
+      use_experts(plan);
+      plan.model.experts.balance_loss = alpha;
+    };
+  };
+  const Curve none = train({.layout = {}, .change = with_loss(0)}, 1);
+  const Curve some = train({.layout = {}, .change = with_loss(1)}, 1);
+  EXPECT_EQ(none.front().loss, some.front().loss);
+  EXPECT_GT(std::abs(some.front().gradient_norm / none.front().gradient_norm - 1), 1e-4);
+}
+
+/// The formula of DeepSeek-V3 (2024), section 2.1.2, through torch's own derivatives.
+TEST(Experts, TheGradientOfTheBalanceLossIsThatOfItsFormula) {
+  models::Experts experts{.count = 4, .per_token = 2, .balance_loss = 0.3};
+  const std::int64_t samples = 2;
+  const std::int64_t length = 8;
+  const at::Tensor logits = at::linspace(-3, 5, samples * length * experts.count)
+                                .view({samples * length, experts.count})
+                                .mul(1.7)
+                                .sin();
+  const runtime::Routing routing = runtime::route(experts, logits);
+  const at::Tensor counts = runtime::count_by_sample(routing, samples);
+  EXPECT_EQ(counts.sum().item<double>(), samples * length * experts.per_token);
+  const at::Tensor leaf = routing.probabilities.detach().clone().requires_grad_();
+  const at::Tensor mean = leaf.view({length, samples, experts.count}).mean(0);
+  const at::Tensor fraction = counts * experts.count / (experts.per_token * length);
+  const at::Tensor loss = (fraction * mean).sum(1).mean() * experts.balance_loss;
+  torch::autograd::backward({loss}, {});
+  const at::Tensor gradient = runtime::balance_gradient(
+      {.experts = &experts, .sequence_length = length, .global_batch_size = samples}, counts,
+      samples * length);
+  EXPECT_TRUE(at::allclose(gradient, leaf.grad(), 1e-5, 1e-8));
 }
 
 /// GEMMs of `from` that are not in `others`; both sorted.
