@@ -29,6 +29,9 @@ models::Split split_of(const planner::Plan& plan) {
   split.recompute_modules = plan.layout.recompute.modules;
   split.overlap_tp = plan.layout.overlap.tp;
   split.context_parallel = plan.layout.cp_kind;
+  split.ep = plan.layout.ep;
+  split.expert_tp = plan.layout.expert_tp();
+  split.overlap_ep = plan.layout.overlap.ep;
   split.stack = plan.stack;
   return split;
 }

@@ -10,6 +10,7 @@ constexpr int kExpertsMax = 1 << 16;
 constexpr std::int64_t kWidthMax = 1 << 22;
 constexpr int kLayersMax = 10'000;
 constexpr double kCapacityMax = 1000;
+constexpr double kBalanceMax = 100;
 
 std::optional<std::string> outside(const char* name, std::int64_t value, std::int64_t low,
                                    std::int64_t high) {
@@ -47,6 +48,10 @@ std::optional<std::string> find_impossible_experts(const Model& model) {
   if (experts.capacity_factor < 0 || experts.capacity_factor > kCapacityMax) {
     return fmt::format("experts: capacity_factor {} is not between 0 and {}",
                        experts.capacity_factor, kCapacityMax);
+  }
+  if (!(experts.balance_loss >= 0 && experts.balance_loss <= kBalanceMax)) {
+    return fmt::format("experts: balance_loss {} is not between 0 and {}", experts.balance_loss,
+                       kBalanceMax);
   }
   if (expert_layers(model) == 0) {
     return fmt::format("experts: first_dense_layers {} leaves none of {} layers",

@@ -77,6 +77,18 @@ class ExpertPass {
   void route() {
     pass_.gemm("router", share().dtype, router_shape());
     pass_.elementwise("router.topk", choice_bytes());
+    if (model_.experts.balance_loss > 0) count_by_sample();
+  }
+
+  /// The balance loss needs the choices of whole sequences.
+  void count_by_sample() {
+    const std::int64_t bytes = share().samples * experts_.experts * kFp32;
+    if (share().is_sequence_parallel) {
+      pass_.await({pass_.collective("tp.router_counts", Collective::AllReduce, bytes)});
+    }
+    if (share().is_context_parallel) {
+      pass_.await({pass_.collective("cp.router_counts", Collective::AllReduce, bytes, Lane::Cp)});
+    }
   }
 
   void route_backward() {

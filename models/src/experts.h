@@ -8,6 +8,7 @@
 /// |----------------------|-----------------------------------------------------------------------|
 /// | router               | GEMM Ts x E x h                                                       |
 /// | router.topk          | softmax in fp32 and choice: (e + 9) bytes per token and expert        |
+/// | tp.router_counts     | and over cp: all-reduces of fp32 counts, samples x E; balance loss    |
 /// | ep.counts            | all-gather of every rank's E counts, 8 bytes each; dropless alone     |
 /// | permute              | reads Ts, writes k Ts rows of h                                       |
 /// | ep.dispatch          | all-to-all over ep                                                    |

@@ -15,7 +15,7 @@ void integer(const Yaml& node, std::string_view key, T& value) {
 
 Experts read_experts(const Yaml& node, Experts experts) {
   node.allow_only({"count", "per_token", "ffn", "shared", "shared_ffn", "shared_gate",
-                   "first_dense_layers", "every", "capacity_factor"});
+                   "first_dense_layers", "every", "capacity_factor", "balance_loss"});
   if (experts.count == 0) {
     for (const std::string_view key : {"count", "per_token"}) node.at(key);
   }
@@ -31,6 +31,7 @@ Experts read_experts(const Yaml& node, Experts experts) {
   if (const auto factor = node.find("capacity_factor")) {
     experts.capacity_factor = factor->as_number();
   }
+  if (const auto loss = node.find("balance_loss")) experts.balance_loss = loss->as_number();
   return experts;
 }
 
@@ -55,15 +56,18 @@ void derive_expert_sizes(Model& model) {
 }
 
 Document to_document(const Experts& experts) {
-  return {{"count", experts.count},
-          {"per_token", experts.per_token},
-          {"ffn", experts.ffn},
-          {"shared", experts.shared},
-          {"shared_ffn", experts.shared_ffn},
-          {"shared_gate", experts.shared_gate},
-          {"first_dense_layers", experts.first_dense_layers},
-          {"every", experts.every},
-          {"capacity_factor", experts.capacity_factor}};
+  Document document{{"count", experts.count},
+                    {"per_token", experts.per_token},
+                    {"ffn", experts.ffn},
+                    {"shared", experts.shared},
+                    {"shared_ffn", experts.shared_ffn},
+                    {"shared_gate", experts.shared_gate},
+                    {"first_dense_layers", experts.first_dense_layers},
+                    {"every", experts.every},
+                    {"capacity_factor", experts.capacity_factor}};
+  // Left out where there is none, so that digests of Plans without it stay what they were.
+  if (experts.balance_loss > 0) document["balance_loss"] = experts.balance_loss;
+  return document;
 }
 
 Document to_document(const LatentAttention& latent) {

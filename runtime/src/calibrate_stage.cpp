@@ -26,6 +26,10 @@ class IdleCommunicator : public Communicator {
   }
   void broadcast(Tensor&, int) override {}
   void all_to_all(const Tensor& input, Tensor& output) override { output.copy_(input); }
+  void all_to_all_rows(const Tensor&, const std::vector<std::int64_t>&, Tensor& output,
+                       const std::vector<std::int64_t>&) override {
+    output.zero_();
+  }
   void send(const Tensor&, int) override {}
   void recv(Tensor& tensor, int) override { tensor.zero_(); }
   void exchange(const Tensor& output, int, Tensor& input, int) override { input.copy_(output); }
@@ -64,11 +68,18 @@ class StageBench {
         tp_(place_.tp, place_.tp_size),
         cp_(place_.cp, place_.cp_size),
         shards_(place_.shard, place_.shards),
+        ep_(place_.experts.ep, place_.experts.ep_size),
+        etp_(place_.experts.etp, place_.experts.etp_size),
+        etp_ep_(place_.experts.place_of_self(), place_.experts.ep_size * place_.experts.etp_size),
+        expert_shards_(place_.experts.copy, place_.experts.copies),
         stage_(job, rank),
         passes_(job, stage_, place_, nullptr),
         state_(job, stage_, place_) {
     if (tp_.size() > 1) groups_["tp"] = {&tp_, nullptr};
     if (cp_.size() > 1) groups_["cp"] = {&cp_, nullptr};
+    if (ep_.size() > 1) groups_["ep"] = {&ep_, nullptr};
+    if (etp_.size() > 1) groups_["etp"] = {&etp_, nullptr};
+    if (ep_.size() > 1 && etp_.size() > 1) groups_["etp_ep"] = {&etp_ep_, nullptr};
     const std::int64_t tokens =
         job.split.sequence_length / job.split.cp * job.split.microbatch_size;
     passes_.use_batch({at::arange(tokens, at::kLong).remainder_(256)},
@@ -120,6 +131,7 @@ class StageBench {
       passes_.deliver(payload, key, passes_.message_buffer(payload).normal_());
     }
     exchange(program::Payload::ChunkParameters, key.chunk);
+    exchange(program::Payload::ExpertParameters, key.chunk);
     state_.before_pass(pass_op(program::Pass::Forward, key));
     timed(program::Pass::Forward, key.chunk,
           [&](OpContext& context) { passes_.forward(key, context); });
@@ -135,11 +147,13 @@ class StageBench {
       passes_.deliver(payload, key, passes_.message_buffer(payload).normal_().mul_(1e-3));
     }
     exchange(program::Payload::ChunkParameters, key.chunk);
+    exchange(program::Payload::ExpertParameters, key.chunk);
     state_.before_pass(pass_op(program::Pass::Backward, key));
     timed(program::Pass::Backward, key.chunk,
           [&](OpContext& context) { passes_.backward(key, context); });
     state_.after_pass(pass_op(program::Pass::Backward, key));
     exchange(program::Payload::ChunkGradients, key.chunk);
+    exchange(program::Payload::ExpertGradients, key.chunk);
     if (place_.pp_size == 1) return;
     if (!chunk.part().has_embedding()) passes_.outgoing(program::Payload::Gradient, key);
   }
@@ -158,7 +172,9 @@ class StageBench {
     if (found == per_pass_.end()) return;
     program::Op op = found->second;
     op.microbatch = 0;
-    state_.run(op, shards_);
+    const bool is_of_experts = payload == program::Payload::ExpertParameters ||
+                               payload == program::Payload::ExpertGradients;
+    state_.run(op, is_of_experts ? expert_shards_ : shards_);
   }
 
   template <class Work>
@@ -191,7 +207,7 @@ class StageBench {
   const Job& job_;
   RankId rank_;
   MeshPlace place_;
-  IdleCommunicator tp_, cp_, shards_;
+  IdleCommunicator tp_, cp_, shards_, ep_, etp_, etp_ep_, expert_shards_;
   KernelGroups groups_;
   Stage stage_;
   Passes passes_;

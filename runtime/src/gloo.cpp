@@ -20,6 +20,7 @@ namespace {
 /// Slots of our own operations; Gloo's collectives use the prefixes below 0x10.
 constexpr std::uint8_t kMessageSlot = 0x20;
 constexpr std::uint8_t kReduceScatterSlot = 0x21;
+constexpr std::uint8_t kRowsSlot = 0x22;
 
 /// Gloo asks its store for the addresses of the group's members.
 class RendezvousStore : public gloo::rendezvous::Store {
@@ -120,6 +121,12 @@ class GlooCommunicator : public Communicator {
     });
   }
 
+  void all_to_all_rows(const Tensor& input, const std::vector<std::int64_t>& sends, Tensor& output,
+                       const std::vector<std::int64_t>& receives) override {
+    guarded("all_to_all_rows", byte_size(input),
+            [&] { trade_rows(input, sends, output, receives); });
+  }
+
   void send(const Tensor& tensor, int peer) override {
     guarded("send", byte_size(tensor), [&] {
       auto buffer = context_->createUnboundBuffer(bytes_of(tensor), byte_size(tensor));
@@ -185,6 +192,38 @@ class GlooCommunicator : public Communicator {
       for (std::size_t i = 0; i < part; ++i) outgoing[i] = incoming[i] + own[i];
     }
     std::copy(outgoing.begin(), outgoing.end(), target);
+  }
+
+  void trade_rows(const Tensor& input, const std::vector<std::int64_t>& sends, Tensor& output,
+                  const std::vector<std::int64_t>& receives) {
+    const auto row = static_cast<std::size_t>(input.stride(0) * input.element_size());
+    auto out = context_->createUnboundBuffer(bytes_of(input), byte_size(input));
+    auto in = context_->createUnboundBuffer(bytes_of(output), byte_size(output));
+    const std::uint64_t slot = gloo::Slot::build(kRowsSlot, next_tag());
+    std::size_t from = 0;
+    std::size_t to = 0;
+    int sent = 0;
+    int received = 0;
+    for (int peer = 0; peer < size(); ++peer) {
+      const auto at = static_cast<std::size_t>(peer);
+      const std::size_t out_bytes = static_cast<std::size_t>(sends[at]) * row;
+      const std::size_t in_bytes = static_cast<std::size_t>(receives[at]) * row;
+      FORESAIL_EXPECT(from + out_bytes <= byte_size(input));
+      FORESAIL_EXPECT(to + in_bytes <= byte_size(output));
+      if (peer == rank()) {
+        FORESAIL_EXPECT(out_bytes == in_bytes);
+        std::copy_n(bytes_of(input) + from, out_bytes, bytes_of(output) + to);
+      } else {
+        if (out_bytes > 0) out->send(peer, slot, from, out_bytes);
+        if (in_bytes > 0) in->recv(peer, slot, to, in_bytes);
+        sent += out_bytes > 0 ? 1 : 0;
+        received += in_bytes > 0 ? 1 : 0;
+      }
+      from += out_bytes;
+      to += in_bytes;
+    }
+    for (; received > 0; --received) wait(in->waitRecv(context_->getTimeout()));
+    for (; sent > 0; --sent) wait(out->waitSend(context_->getTimeout()));
   }
 
   static void wait(bool is_done) {

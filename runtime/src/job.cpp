@@ -32,8 +32,6 @@ void check_model(const Job& job) {
   demand(model.positions != models::Positions::Alibi ? Support::Yes : Support::No,
          "model.positions", to_string(model.positions), "learned, rotary");
   demand_switch(model.dropout, false, "model.dropout");
-  demand(model.experts.count == 0 ? Support::Yes : Support::No, "model.experts.count",
-         std::to_string(model.experts.count), "dense models");
   demand(model.latent.kv_rank == 0 ? Support::Yes : Support::No, "model.latent_attention.kv_rank",
          std::to_string(model.latent.kv_rank), "ordinary attention");
   demand(model.vocab >= 256 ? Support::Yes : Support::No, "model.vocab",

@@ -15,6 +15,10 @@ class LocalCommunicator : public Communicator {
   void reduce_scatter(const Tensor& input, Tensor& output) override { copy(input, output); }
   void broadcast(Tensor&, int root) override { FORESAIL_EXPECT(root == 0); }
   void all_to_all(const Tensor& input, Tensor& output) override { copy(input, output); }
+  void all_to_all_rows(const Tensor& input, const std::vector<std::int64_t>&, Tensor& output,
+                       const std::vector<std::int64_t>&) override {
+    copy(input, output);
+  }
   void send(const Tensor&, int) override { contract_failed("a group of one", __FILE__, __LINE__); }
   void recv(Tensor&, int) override { contract_failed("a group of one", __FILE__, __LINE__); }
   void exchange(const Tensor& output, int, Tensor& input, int) override { copy(output, input); }

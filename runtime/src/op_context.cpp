@@ -24,10 +24,30 @@ OpContext::Timed::~Timed() {
   if (clock_ != nullptr) clock_->record(kernel_, start_ns_, clock_->now_ns());
 }
 
+std::string OpContext::full_name(std::string_view name) const {
+  return phase_ == Phase::First ? std::string(name) : fmt::format("{}.recompute", name);
+}
+
+OpContext::Batches OpContext::next_batches(const std::string& linear,
+                                           const std::string& suffix) const {
+  const std::vector<Kernel>& kernels = options_.list->kernels;
+  Batches batches;
+  const auto add_if_next = [&](std::string name) {
+    const std::size_t at = next_ + batches.names.size();
+    if (at >= kernels.size() || kernels[at].name != full_name(name)) return false;
+    batches.names.push_back(std::move(name));
+    batches.experts.push_back(kernels[at].batch);
+    return true;
+  };
+  if (add_if_next(linear + suffix)) return batches;
+  for (int i = 0; add_if_next(fmt::format("{}.{}{}", linear, i, suffix)); ++i) {
+  }
+  return batches;
+}
+
 std::size_t OpContext::begin(std::string_view name) {
   const std::vector<Kernel>& kernels = options_.list->kernels;
-  const std::string full =
-      phase_ == Phase::First ? std::string(name) : fmt::format("{}.recompute", name);
+  const std::string full = full_name(name);
   const std::string expected = next_ < kernels.size() ? kernels[next_].name : "the end";
   if (expected != full) {
     throw ContractViolation(fmt::format("{}: kernel {}: the stage runs {}, the program says {}",
@@ -53,16 +73,16 @@ int OpContext::group_rank(std::string_view communicator) const {
 }
 
 std::size_t OpContext::begin_collective(std::string_view name, Collective kind,
-                                        const at::Tensor& whole) {
+                                        std::optional<std::int64_t> bytes) {
   const std::size_t index = begin(name);
   const Kernel& kernel = options_.list->kernels[index];
-  const auto bytes = static_cast<std::int64_t>(whole.nbytes());
   if (kernel.kind != KernelKind::Collective || kernel.collective != kind ||
-      communicator_of(kernel) != group_of(name) || kernel.bytes.count() != bytes) {
+      communicator_of(kernel) != group_of(name) ||
+      kernel.bytes.count() != bytes.value_or(kernel.bytes.count())) {
     throw ContractViolation(
         fmt::format("{}: {}: the stage runs {} of {} bytes, the program says {} of {} bytes",
-                    options_.list->name, name, to_string(kind), bytes, to_string(kernel.collective),
-                    kernel.bytes.count()));
+                    options_.list->name, name, to_string(kind), bytes.value_or(0),
+                    to_string(kernel.collective), kernel.bytes.count()));
   }
   return index;
 }
@@ -81,6 +101,11 @@ Pending OpContext::run(std::size_t kernel, std::function<void(Communicator&)> wo
         const Timed timed(clock, kernel);
         work(communicator);
       }));
+}
+
+Pending OpContext::start(std::string_view name, Collective kind, std::optional<std::int64_t> bytes,
+                         std::function<void(Communicator&)> work) {
+  return run(begin_collective(name, kind, bytes), std::move(work));
 }
 
 Pending OpContext::start_all_reduce(std::string_view name, at::Tensor tensor, Reduction reduction) {

@@ -8,8 +8,10 @@
 #include <functional>
 #include <future>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "foresail/program/program.h"
 #include "foresail/runtime/communicator.h"
@@ -78,6 +80,11 @@ class OpContext {
   Pending start_exchange(std::string_view name, std::function<at::Tensor()> output,
                          at::Tensor input);
 
+  /// Any other collective. `bytes` must be those of the Program, unless they are none because what
+  /// is moved follows from the data.
+  Pending start(std::string_view name, Collective kind, std::optional<std::int64_t> bytes,
+                std::function<void(Communicator&)> work);
+
   void all_reduce(std::string_view name, at::Tensor tensor, Reduction reduction) {
     start_all_reduce(name, std::move(tensor), reduction).wait();
   }
@@ -85,6 +92,14 @@ class OpContext {
   at::Tensor reduce_scatter(std::string_view name, const at::Tensor& input);
   /// Part r of `input` along dimension 0 goes to member r.
   at::Tensor all_to_all(std::string_view name, const at::Tensor& input);
+
+  /// The numbers of experts that the kernels `<linear><suffix>`, or `<linear>.0<suffix>`,
+  /// `<linear>.1<suffix>` ..., which are next in the Program, stand for.
+  struct Batches {
+    std::vector<std::string> names;
+    std::vector<std::int64_t> experts;
+  };
+  Batches next_batches(const std::string& linear, const std::string& suffix) const;
 
   int group_size(std::string_view communicator) const;
   int group_rank(std::string_view communicator) const;
@@ -114,7 +129,12 @@ class OpContext {
 
   std::size_t begin(std::string_view name);
   const KernelGroup* find(std::string_view communicator) const;
-  std::size_t begin_collective(std::string_view name, Collective kind, const at::Tensor& whole);
+  std::string full_name(std::string_view name) const;
+  std::size_t begin_collective(std::string_view name, Collective kind,
+                               std::optional<std::int64_t> bytes);
+  std::size_t begin_collective(std::string_view name, Collective kind, const at::Tensor& whole) {
+    return begin_collective(name, kind, static_cast<std::int64_t>(whole.nbytes()));
+  }
   /// Runs `work` on the lane of the kernel's communicator.
   Pending run(std::size_t kernel, std::function<void(Communicator&)> work);
 

@@ -90,30 +90,13 @@ struct ResidualNormFunction : torch::autograd::Function<ResidualNormFunction> {
   }
 };
 
-at::Tensor activate(models::Activation activation, const at::Tensor& input) {
-  if (activation == models::Activation::Gelu) return at::gelu(input, "tanh");
-  const std::vector<at::Tensor> halves = input.chunk(2, -1);
-  return at::silu(halves[0]).mul_(halves[1]);
-}
-
-at::Tensor activate_backward(models::Activation activation, const at::Tensor& grad,
-                             const at::Tensor& input) {
-  if (activation == models::Activation::Gelu) return at::gelu_backward(grad, input, "tanh");
-  const std::vector<at::Tensor> halves = input.chunk(2, -1);
-  at::Tensor result = at::empty_like(input);
-  const std::vector<at::Tensor> out = result.chunk(2, -1);
-  out[0].copy_(at::silu_backward(grad * halves[1], halves[0]));
-  out[1].copy_(at::silu(halves[0]).mul_(grad));
-  return result;
-}
-
 struct ActivationFunction : torch::autograd::Function<ActivationFunction> {
   static at::Tensor forward(AutogradContext* graph, at::Tensor input,
                             const ActivationLayer* layer) {
     graph->save_for_backward({input});
     ModulePointer<ActivationLayer>::save(graph, layer);
     return layer->scope().context().compute(
-        "activation", [&] { return activate(layer->scope().model->activation, input); });
+        layer->kernel(), [&] { return activate(layer->scope().model->activation, input); });
   }
 
   static variable_list backward(AutogradContext* graph, variable_list grads) {
@@ -121,7 +104,7 @@ struct ActivationFunction : torch::autograd::Function<ActivationFunction> {
     const at::Tensor input = graph->get_saved_variables()[0];
     const models::Activation activation = layer.scope().model->activation;
     return {layer.scope().context().compute(
-                "activation.backward",
+                layer.kernel() + ".backward",
                 [&] { return activate_backward(activation, grads[0].contiguous(), input); }),
             at::Tensor()};
   }
@@ -152,6 +135,23 @@ struct AddFunction : torch::autograd::Function<AddFunction> {
 };
 
 }  // namespace
+
+at::Tensor activate(models::Activation activation, const at::Tensor& input) {
+  if (activation == models::Activation::Gelu) return at::gelu(input, "tanh");
+  const std::vector<at::Tensor> halves = input.chunk(2, -1);
+  return at::silu(halves[0]).mul_(halves[1]);
+}
+
+at::Tensor activate_backward(models::Activation activation, const at::Tensor& grad,
+                             const at::Tensor& input) {
+  if (activation == models::Activation::Gelu) return at::gelu_backward(grad, input, "tanh");
+  const std::vector<at::Tensor> halves = input.chunk(2, -1);
+  at::Tensor result = at::empty_like(input);
+  const std::vector<at::Tensor> out = result.chunk(2, -1);
+  out[0].copy_(at::silu_backward(grad * halves[1], halves[0]));
+  out[1].copy_(at::silu(halves[0]).mul_(grad));
+  return result;
+}
 
 NormLayer::NormLayer(const StageScope& scope, const Options& options)
     : scope_(scope), options_(options) {

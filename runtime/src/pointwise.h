@@ -37,13 +37,21 @@ class NormLayer : public torch::nn::Module {
 /// GeLU (tanh form), or SwiGLU of an input whose halves are gate and up projection.
 class ActivationLayer : public torch::nn::Module {
  public:
-  explicit ActivationLayer(const StageScope& scope) : scope_(scope) {}
+  explicit ActivationLayer(const StageScope& scope, std::string kernel = "activation")
+      : scope_(scope), kernel_(std::move(kernel)) {}
   at::Tensor forward(const at::Tensor& input);
   const StageScope& scope() const { return scope_; }
+  const std::string& kernel() const { return kernel_; }
 
  private:
   const StageScope& scope_;
+  std::string kernel_;
 };
+
+/// The activation itself, and the gradient of its input.
+at::Tensor activate(models::Activation activation, const at::Tensor& input);
+at::Tensor activate_backward(models::Activation activation, const at::Tensor& grad,
+                             const at::Tensor& input);
 
 /// branch + biases + residual.
 class AddLayer : public torch::nn::Module {

@@ -22,10 +22,27 @@ std::shared_ptr<Parameter> take_vocabulary(const StageScope& scope, Bucket& buck
   return matrix;
 }
 
+models::RankParameters parameters_of(const Job& job, int layer) {
+  const models::Split& split = job.split;
+  if (!models::has_experts(job.model, layer)) return models::layer_parameters(job.model, split.tp);
+  return models::expert_layer_parameters(job.model, split.tp, split.ep, split.expert_tp);
+}
+
+/// Null if no layer of the chunk has experts.
+std::unique_ptr<Bucket> make_expert_bucket(const Job& job, const ChunkPart& part, int shards) {
+  std::int64_t count = 0;
+  for (int layer = part.first_layer; layer < part.end_layer; ++layer) {
+    count += parameters_of(job, layer).experts;
+  }
+  return count > 0 ? std::make_unique<Bucket>(count, shards) : nullptr;
+}
+
 std::int64_t bucket_elements(const Job& job, const ChunkPart& part, bool has_own_bucket) {
   const int tp = job.split.tp;
-  std::int64_t count =
-      (part.end_layer - part.first_layer) * models::layer_parameters(job.model, tp).total();
+  std::int64_t count = 0;
+  for (int layer = part.first_layer; layer < part.end_layer; ++layer) {
+    count += parameters_of(job, layer).total();
+  }
   if (part.has_embedding()) {
     const models::RankParameters embedding =
         models::embedding_parameters(job.model, tp, job.training.sequence_length);
@@ -37,16 +54,19 @@ std::int64_t bucket_elements(const Job& job, const ChunkPart& part, bool has_own
 
 }  // namespace
 
-Chunk::Chunk(const StageScope& scope, const ChunkPart& part, Bucket& bucket,
+Chunk::Chunk(const StageScope& scope, const ChunkPart& part, const Buckets& buckets,
              std::shared_ptr<Parameter> tied)
     : scope_(scope), part_(part) {
+  Bucket& bucket = *buckets.common;
   if (part.has_embedding()) add_embedding(bucket, tied);
   for (int layer = part.first_layer; layer < part.end_layer; ++layer) {
-    layers_.push_back(register_module("layer" + std::to_string(layer),
-                                      std::make_shared<TransformerLayer>(scope, bucket, layer)));
+    layers_.push_back(
+        register_module("layer" + std::to_string(layer),
+                        std::make_shared<TransformerLayer>(scope, bucket, buckets.experts, layer)));
   }
   if (part.has_head()) add_head(bucket, tied);
   FORESAIL_EXPECT(bucket.is_full());
+  if (buckets.experts != nullptr) FORESAIL_EXPECT(buckets.experts->is_full());
 }
 
 void Chunk::add_embedding(Bucket& bucket, const std::shared_ptr<Parameter>& tied) {
@@ -93,11 +113,14 @@ at::Tensor Chunk::forward(const at::Tensor& input, const at::Tensor& targets) {
 Stage::Stage(const Job& job, RankId rank) {
   const program::Coordinates at = job.program.grid.coordinates(rank);
   const auto axis = [&](program::Axis a) { return at[static_cast<std::size_t>(a)]; };
-  const int dp = MeshPlace::of(job.program, rank).shards;
+  const MeshPlace place = MeshPlace::of(job.program, rank);
+  const int dp = place.shards;
   scope_.model = &job.model;
   scope_.split = &job.split;
   scope_.seed = job.seed;
+  scope_.global_batch_size = job.training.global_batch_size;
   scope_.tp_rank = axis(program::Axis::Tp);
+  scope_.experts = place.experts;
   scope_.tables = make_attention_tables(job.model, job.split, axis(program::Axis::Cp));
   const std::vector<ChunkPart>& parts =
       job.parts.at(static_cast<std::size_t>(axis(program::Axis::Pp)));
@@ -114,7 +137,9 @@ Stage::Stage(const Job& job, RankId rank) {
   }
   for (const ChunkPart& part : parts) {
     buckets_.push_back(std::make_unique<Bucket>(bucket_elements(job, part, has_own_bucket), dp));
-    chunks_.push_back(std::make_shared<Chunk>(scope_, part, *buckets_.back(), tied));
+    expert_buckets_.push_back(make_expert_bucket(job, part, place.experts.copies));
+    const Chunk::Buckets buckets{buckets_.back().get(), expert_buckets_.back().get()};
+    chunks_.push_back(std::make_shared<Chunk>(scope_, part, buckets, tied));
   }
 }
 

@@ -15,9 +15,13 @@ namespace foresail::runtime {
 /// One chunk as a module: [embedding] layers [final norm, output layer, loss].
 class Chunk : public torch::nn::Module {
  public:
+  struct Buckets {
+    Bucket* common = nullptr;
+    Bucket* experts = nullptr;  ///< of the routed experts; null if there are none
+  };
   /// `tied` is the word matrix if it is a bucket of its own, else null. Takes exactly the elements
-  /// that `bucket` has.
-  Chunk(const StageScope& scope, const ChunkPart& part, Bucket& bucket,
+  /// that the buckets have.
+  Chunk(const StageScope& scope, const ChunkPart& part, const Buckets& buckets,
         std::shared_ptr<Parameter> tied);
 
   /// `input`: tokens [T] if the chunk has the embedding, else activations. `targets` [T] are read
@@ -51,6 +55,10 @@ class Stage {
   std::size_t chunk_count() const { return chunks_.size(); }
   Chunk& chunk(int index) { return *chunks_[static_cast<std::size_t>(index)]; }
   Bucket& bucket(int chunk) { return *buckets_[static_cast<std::size_t>(chunk)]; }
+  /// The chunk's routed experts; or null.
+  Bucket* expert_bucket(int chunk) {
+    return expert_buckets_[static_cast<std::size_t>(chunk)].get();
+  }
   /// The tied word matrix where it is a bucket of its own; or null.
   Bucket* embedding_bucket() { return embedding_bucket_.get(); }
   /// The chunks' buckets, then the embedding's.
@@ -58,7 +66,7 @@ class Stage {
 
  private:
   StageScope scope_;
-  std::vector<std::unique_ptr<Bucket>> buckets_;
+  std::vector<std::unique_ptr<Bucket>> buckets_, expert_buckets_;
   std::unique_ptr<Bucket> embedding_bucket_;
   std::vector<std::shared_ptr<Chunk>> chunks_;  // torch modules are handled by shared_ptr
 };

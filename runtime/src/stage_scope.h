@@ -13,6 +13,7 @@
 
 #include "foresail/base/error.h"
 #include "foresail/models/operators.h"
+#include "mesh_place.h"
 #include "op_context.h"
 #include "parameters.h"
 
@@ -33,7 +34,9 @@ struct StageScope {
   const models::Model* model = nullptr;
   const models::Split* split = nullptr;
   std::uint64_t seed = 1;
+  std::int64_t global_batch_size = 1;
   int tp_rank = 0;
+  ExpertPlace experts;
   AttentionTables tables;
   OpContext* op = nullptr;  ///< set while a pass runs
   /// Set while the input half of a split backward pass runs: work on gradients of weights is put

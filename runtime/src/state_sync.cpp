@@ -49,81 +49,120 @@ double squared_norm(const at::Tensor& flat) {
 
 StateSync::StateSync(const Job& job, Stage& stage, const MeshPlace& place)
     : job_(job), stage_(stage), place_(place) {
-  for (const Op& op : job.program.stages.at(static_cast<std::size_t>(place.pp)).ops) {
-    if (op.kind == OpKind::Collective && op.payload == Payload::ChunkParameters) {
-      gathers_per_pass_ = gathers_per_pass_ || op.microbatch >= 0;
-    }
-    if (op.kind != OpKind::Collective || op.payload != Payload::ChunkGradients) continue;
-    is_sharded_ = is_sharded_ || op.collective == Collective::ReduceScatter;
-    leaves_per_microbatch_ = leaves_per_microbatch_ || op.microbatch >= 0;
-  }
-  arrived_.resize(stage.chunk_count());
-  const AdamOptions adam{.learning_rate = job.training.learning_rate};
+  const Traffic common = traffic_of(Payload::ChunkGradients, Payload::ChunkParameters);
+  const Traffic experts = traffic_of(Payload::ExpertGradients, Payload::ExpertParameters);
+  is_sharded_ = common.is_sharded;
   for (Bucket* bucket : stage.all_buckets()) {
-    Owned owned;
-    owned.bucket = bucket;
-    at::Tensor values = bucket->values();
-    owned.grads = bucket->grads();
-    if (is_sharded_) {
-      values = bucket->shard_of(values, place.shard);
-      // What is reduced once a step lands in the bucket; a sum over microbatches has its own place.
-      owned.is_sum = leaves_per_microbatch_ && bucket != stage.embedding_bucket();
-      owned.grads =
-          owned.is_sum ? at::zeros_like(values) : bucket->shard_of(bucket->grads(), place.shard);
-      owned.first = place.shard * values.numel();
-    }
     const bool is_chunk = bucket != stage.embedding_bucket();
-    if (gathers_per_pass_ && is_chunk) {
-      values = values.clone();
-      take_storage(bucket->values());
-      owned.shard = values;
+    const Traffic once{.is_sharded = common.is_sharded};
+    owned_.push_back(own(*bucket, is_chunk ? common : once, place.shard));
+  }
+  for (std::size_t chunk = 0; chunk < stage.chunk_count(); ++chunk) {
+    Bucket* bucket = stage.expert_bucket(static_cast<int>(chunk));
+    if (bucket == nullptr) {
+      experts_.emplace_back();
+      continue;
     }
-    if (owned.is_sum) take_storage(bucket->grads());
-    owned.adam = std::make_unique<Adam>(adam, values);
-    owned_.push_back(std::move(owned));
+    experts_.push_back(own(*bucket, experts, place.experts.copy));
+    experts_.back().is_sharded = experts.is_sharded;
   }
 }
 
+/// How the stage's ops move the state of one kind of bucket.
+StateSync::Traffic StateSync::traffic_of(Payload gradients, Payload parameters) const {
+  Traffic traffic;
+  for (const Op& op : job_.program.stages.at(static_cast<std::size_t>(place_.pp)).ops) {
+    if (op.kind != OpKind::Collective) continue;
+    if (op.payload == parameters) traffic.gathers = traffic.gathers || op.microbatch >= 0;
+    if (op.payload != gradients) continue;
+    traffic.is_sharded = traffic.is_sharded || op.collective == Collective::ReduceScatter;
+    traffic.leaves = traffic.leaves || op.microbatch >= 0;
+  }
+  return traffic;
+}
+
+StateSync::Owned StateSync::own(Bucket& bucket, const Traffic& traffic, int shard) const {
+  Owned owned;
+  owned.bucket = &bucket;
+  owned.shard_place = shard;
+  at::Tensor values = bucket.values();
+  owned.grads = bucket.grads();
+  if (traffic.is_sharded) {
+    values = bucket.shard_of(values, shard);
+    // What is reduced once a step lands in the bucket; a sum over microbatches has its own place.
+    owned.is_sum = traffic.leaves;
+    owned.grads = owned.is_sum ? at::zeros_like(values) : bucket.shard_of(bucket.grads(), shard);
+    owned.first = shard * values.numel();
+  }
+  if (traffic.gathers) {
+    values = values.clone();
+    take_storage(bucket.values());
+    owned.shard = values;
+  }
+  if (owned.is_sum) take_storage(bucket.grads());
+  const AdamOptions adam{.learning_rate = job_.training.learning_rate};
+  owned.adam = std::make_unique<Adam>(adam, values);
+  return owned;
+}
+
+bool StateSync::is_of_experts(const Op& op) {
+  return op.payload == Payload::ExpertGradients || op.payload == Payload::ExpertParameters;
+}
+
 StateSync::Owned& StateSync::owned_of(const Op& op) {
+  if (is_of_experts(op)) return experts_.at(static_cast<std::size_t>(op.chunk));
   const bool is_embedding =
       op.payload == Payload::EmbeddingGradients || op.payload == Payload::EmbeddingParameters;
   FORESAIL_EXPECT(!is_embedding || stage_.embedding_bucket() != nullptr);
   return is_embedding ? owned_.back() : owned_.at(static_cast<std::size_t>(op.chunk));
 }
 
+std::vector<StateSync::Owned*> StateSync::owned_of_chunk(int chunk) {
+  const auto at = static_cast<std::size_t>(chunk);
+  std::vector<Owned*> all{&owned_.at(at)};
+  if (experts_.at(at).bucket != nullptr) all.push_back(&experts_.at(at));
+  return all;
+}
+
 void StateSync::before_pass(const Op& op) {
   if (op.pass == program::Pass::Optimizer) return;
-  Bucket& bucket = stage_.bucket(op.chunk);
-  if (gathers_per_pass_ && reads_parameters(op.pass)) {
-    const std::scoped_lock lock(mutex_);
-    auto& arrived = arrived_[static_cast<std::size_t>(op.chunk)];
-    FORESAIL_EXPECT(!arrived.empty());
-    give_storage(bucket.values(), std::move(arrived.front()));
-    arrived.pop_front();
-  }
-  const bool adds_gradients = op.pass != program::Pass::Forward;
-  if (leaves_per_microbatch_ && adds_gradients && !has_storage(bucket.grads())) {
-    give_storage(bucket.grads(), at::zeros({bucket.padded()}, bucket.grads().options()));
+  for (Owned* owned : owned_of_chunk(op.chunk)) {
+    Bucket& bucket = *owned->bucket;
+    if (owned->shard.defined() && reads_parameters(op.pass)) {
+      const std::scoped_lock lock(mutex_);
+      FORESAIL_EXPECT(!owned->arrived.empty());
+      give_storage(bucket.values(), std::move(owned->arrived.front()));
+      owned->arrived.pop_front();
+    }
+    const bool adds_gradients = op.pass != program::Pass::Forward;
+    if (owned->is_sum && adds_gradients && !has_storage(bucket.grads())) {
+      give_storage(bucket.grads(), at::zeros({bucket.padded()}, bucket.grads().options()));
+    }
   }
 }
 
 void StateSync::after_pass(const Op& op) {
   if (op.pass == program::Pass::Optimizer) return;
-  Bucket& bucket = stage_.bucket(op.chunk);
-  if (gathers_per_pass_ && reads_parameters(op.pass)) take_storage(bucket.values());
-  const bool is_complete =
-      op.pass == program::Pass::Backward || op.pass == program::Pass::BackwardWeight;
-  if (!leaves_per_microbatch_ || !is_complete) return;
-  leaving_.put({op.chunk, op.microbatch}, take_storage(bucket.grads()));
+  for (Owned* owned : owned_of_chunk(op.chunk)) {
+    Bucket& bucket = *owned->bucket;
+    if (owned->shard.defined() && reads_parameters(op.pass)) take_storage(bucket.values());
+    const bool is_complete =
+        op.pass == program::Pass::Backward || op.pass == program::Pass::BackwardWeight;
+    if (!owned->is_sum || !is_complete) continue;
+    const std::scoped_lock lock(mutex_);
+    owned->leaving.push_back(take_storage(bucket.grads()));
+  }
 }
 
 void StateSync::run(const Op& op, Communicator& communicator) {
   switch (op.payload) {
     case Payload::ChunkGradients:
     case Payload::EmbeddingGradients:
+    case Payload::ExpertGradients:
       return reduce_gradients(op, communicator);
     case Payload::ChunkParameters:
     case Payload::EmbeddingParameters:
+    case Payload::ExpertParameters:
       return gather_parameters(op, communicator);
     case Payload::ReplicatedGradients:
       return reduce_replicated(op, communicator);
@@ -146,10 +185,10 @@ void StateSync::reduce_gradients(const Op& op, Communicator& communicator) {
     return;
   }
   FORESAIL_EXPECT(op.collective == Collective::ReduceScatter);
-  at::Tensor whole = owned.is_sum ? leaving_.take({op.chunk, op.microbatch}) : bucket.grads();
+  at::Tensor whole = owned.is_sum ? take_first(owned.leaving) : bucket.grads();
   expect_bytes(op, whole);
   if (owned.is_sum) {
-    at::Tensor shard = bucket.shard_of(whole, place_.shard);
+    at::Tensor shard = bucket.shard_of(whole, owned.shard_place);
     communicator.reduce_scatter(whole, shard);
     owned.grads.add_(shard);
     return;
@@ -160,12 +199,29 @@ void StateSync::reduce_gradients(const Op& op, Communicator& communicator) {
   whole.narrow(0, end, whole.numel() - end).zero_();
 }
 
-/// The other copy saw the other half of the microbatches.
+at::Tensor StateSync::take_first(std::deque<at::Tensor>& queue) {
+  const std::scoped_lock lock(mutex_);
+  FORESAIL_EXPECT(!queue.empty());
+  at::Tensor first = std::move(queue.front());
+  queue.pop_front();
+  return first;
+}
+
+/// The other copy saw the other half of the microbatches. Experts travel in the same message.
 void StateSync::sum_mirrors(const Op& op, Communicator& communicator) {
-  Bucket& bucket = *owned_of(op).bucket;
-  at::Tensor grads = bucket.grads().narrow(0, 0, bucket.elements());
-  expect_bytes(op, grads);
-  communicator.all_reduce(grads, Reduction::Sum);
+  std::vector<at::Tensor> parts;
+  for (const Owned* owned : owned_of_chunk(op.chunk)) {
+    parts.push_back(owned->bucket->grads().narrow(0, 0, owned->bucket->elements()));
+  }
+  at::Tensor message = parts.size() == 1 ? parts.front() : at::cat(parts);
+  expect_bytes(op, message);
+  communicator.all_reduce(message, Reduction::Sum);
+  if (parts.size() == 1) return;
+  std::int64_t first = 0;
+  for (at::Tensor& part : parts) {
+    part.copy_(message.narrow(0, first, part.numel()));
+    first += part.numel();
+  }
 }
 
 /// Groups that shard the states each hold a copy of this shard.
@@ -184,11 +240,11 @@ void StateSync::gather_parameters(const Op& op, Communicator& communicator) {
     expect_bytes(op, whole);
     communicator.all_gather(owned.shard, whole);
     const std::scoped_lock lock(mutex_);
-    arrived_.at(static_cast<std::size_t>(op.chunk)).push_back(std::move(whole));
+    owned.arrived.push_back(std::move(whole));
     return;
   }
   expect_bytes(op, values);
-  const at::Tensor shard = owned.bucket->shard_of(values, place_.shard).clone();
+  const at::Tensor shard = owned.bucket->shard_of(values, owned.shard_place).clone();
   communicator.all_gather(shard, values);
 }
 
@@ -225,21 +281,37 @@ bool StateSync::counts(const Parameter& parameter, const Owned& owned) const {
   return !is_tied_copy && !is_mirror(owned);
 }
 
+/// The same of routed experts, on their own mesh.
+bool StateSync::counts_expert(const Parameter& parameter, const Owned& owned) const {
+  if (!owned.is_sharded && place_.experts.copy != 0) return false;
+  if (parameter.spread == Spread::Replicated && place_.experts.etp != 0) return false;
+  return !is_mirror(owned);
+}
+
 /// The second copy of a chunk whose first one stands on another stage.
 bool StateSync::is_mirror(const Owned& owned) const {
   return job_.program.stage_map == program::StageMap::Mirrored && job_.program.chunks > 1 &&
-         owned.bucket == &stage_.bucket(1);
+         (owned.bucket == &stage_.bucket(1) || owned.bucket == stage_.expert_bucket(1));
+}
+
+double StateSync::squared_norm_of(const Parameter& parameter, const Owned& owned) {
+  const Overlap own = overlap(parameter, owned.first, owned.grads.numel());
+  if (own.count == 0) return 0;
+  return squared_norm(owned.grads.narrow(0, own.first - owned.first, own.count));
 }
 
 StepScalars StateSync::local_scalars(double loss) const {
   StepScalars scalars;
   for (const Owned& owned : owned_) {
     for (const auto& parameter : owned.bucket->parameters()) {
-      if (!counts(*parameter, owned)) continue;
-      const Overlap own = overlap(*parameter, owned.first, owned.grads.numel());
-      if (own.count == 0) continue;
-      const at::Tensor grads = owned.grads.narrow(0, own.first - owned.first, own.count);
-      scalars.squared_norm += squared_norm(grads);
+      if (counts(*parameter, owned)) scalars.squared_norm += squared_norm_of(*parameter, owned);
+    }
+  }
+  for (const Owned& owned : experts_) {
+    if (owned.bucket == nullptr) continue;
+    for (const auto& parameter : owned.bucket->parameters()) {
+      if (!counts_expert(*parameter, owned)) continue;
+      scalars.squared_norm += squared_norm_of(*parameter, owned);
     }
   }
   if (place_.tp == 0) scalars.loss = loss / place_.copies();  // 0 on ranks without a head
@@ -254,9 +326,12 @@ StepScalars StateSync::reduce(const StepScalars& local, Communicator& world) {
 
 void StateSync::optimize(double gradient_norm) {
   const double scale = clip_scale(job_.training.clip, gradient_norm);
-  for (Owned& owned : owned_) {
-    owned.adam->step(owned.grads, scale);
-    owned.grads.zero_();
+  for (std::vector<Owned>* all : {&owned_, &experts_}) {
+    for (Owned& owned : *all) {
+      if (owned.bucket == nullptr) continue;
+      owned.adam->step(owned.grads, scale);
+      owned.grads.zero_();
+    }
   }
 }
 

@@ -32,7 +32,7 @@ class StateSync {
   void after_pass(const program::Op& op);
 
   /// One op of payload ChunkGradients, EmbeddingGradients, ChunkParameters, EmbeddingParameters,
-  /// ReplicatedGradients, MirrorGradients or ShardGradients.
+  /// ExpertGradients, ExpertParameters, ReplicatedGradients, MirrorGradients or ShardGradients.
   void run(const program::Op& op, Communicator& communicator);
 
   /// This rank's part of the sums; every parameter counts once over all ranks.
@@ -50,8 +50,24 @@ class StateSync {
     at::Tensor grads;        ///< all of the bucket's, or the shard that reduce-scatters fill
     std::int64_t first = 0;  ///< offset of `grads` in the bucket
     bool is_sum = false;     ///< `grads` lie outside the bucket and sum what leaves it
+    bool is_sharded = false;
+    int shard_place = 0;             ///< of this rank among those that share the bucket
+    std::deque<at::Tensor> arrived;  ///< whole parameters, in the order of passes
+    std::deque<at::Tensor> leaving;  ///< whole gradients that a microbatch has left behind
     std::unique_ptr<Adam> adam;
   };
+  struct Traffic {
+    bool is_sharded = false;
+    bool leaves = false;   ///< gradients once per microbatch
+    bool gathers = false;  ///< parameters for each pass
+  };
+
+  Traffic traffic_of(program::Payload gradients, program::Payload parameters) const;
+  Owned own(Bucket& bucket, const Traffic& traffic, int shard) const;
+  static bool is_of_experts(const program::Op& op);
+  std::vector<Owned*> owned_of_chunk(int chunk);
+  at::Tensor take_first(std::deque<at::Tensor>& queue);
+  static double squared_norm_of(const Parameter& parameter, const Owned& owned);
 
   Owned& owned_of(const program::Op& op);
   void reduce_gradients(const program::Op& op, Communicator& communicator);
@@ -61,16 +77,15 @@ class StateSync {
   void reduce_replicated(const program::Op& op, Communicator& tp);
   bool is_mirror(const Owned& owned) const;
   bool counts(const Parameter& parameter, const Owned& owned) const;
+  bool counts_expert(const Parameter& parameter, const Owned& owned) const;
 
   const Job& job_;
   Stage& stage_;
   MeshPlace place_;
   bool is_sharded_ = false;
-  bool leaves_per_microbatch_ = false, gathers_per_pass_ = false;
-  std::vector<Owned> owned_;  // by chunk, then the embedding bucket
-  Shelf leaving_;             // whole gradients that a microbatch has left behind
-  std::mutex mutex_;
-  std::vector<std::deque<at::Tensor>> arrived_;  // whole parameters, by chunk, in order of passes
+  std::vector<Owned> owned_;    // by chunk, then the embedding bucket
+  std::vector<Owned> experts_;  // by chunk; without a bucket where it has none
+  std::mutex mutex_;            // of the queues, which two lanes use
 };
 
 }  // namespace foresail::runtime

@@ -86,12 +86,21 @@ struct Trainer::Impl {
         executor(job.program, from.rank, log) {
     tp_lane = job.split.stack.async_tensor_parallel ? start_lane("tp") : nullptr;
     cp_lane = start_lane("cp");
+    ep_lane = start_lane("ep");
+    if (ep_lane == nullptr) ep_lane = start_lane("etp");
     for (std::size_t i = 0; i < groups.size(); ++i) {
       const std::string& name = job.program.communicators[i].name;
       if (groups[i].communicator == nullptr) continue;
-      WorkerThread* lane = name == "tp" ? tp_lane.get() : name == "cp" ? cp_lane.get() : nullptr;
-      kernel_groups[name] = {groups[i].communicator.get(), lane};
+      kernel_groups[name] = {groups[i].communicator.get(), lane_of(name)};
     }
+  }
+
+  WorkerThread* lane_of(std::string_view communicator) const {
+    if (communicator == "tp") return tp_lane.get();
+    if (communicator == "cp") return cp_lane.get();
+    const bool moves_tokens =
+        communicator == "ep" || communicator == "etp" || communicator == "etp_ep";
+    return moves_tokens ? ep_lane.get() : nullptr;
   }
 
   /// A thread for the collectives of `communicator` inside passes; null if there are none.
@@ -204,7 +213,7 @@ struct Trainer::Impl {
   Stage stage;
   Passes passes;
   StateSync state;
-  std::unique_ptr<WorkerThread> tp_lane, cp_lane;
+  std::unique_ptr<WorkerThread> tp_lane, cp_lane, ep_lane;
   KernelGroups kernel_groups;
   StepScalars scalars;
   int step = 0;

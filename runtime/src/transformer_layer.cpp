@@ -133,18 +133,19 @@ std::shared_ptr<NormLayer> make_norm(const StageScope& scope, Bucket& bucket,
   return std::make_shared<NormLayer>(scope, options);
 }
 
-TransformerLayer::TransformerLayer(const StageScope& scope, Bucket& bucket, int index)
+TransformerLayer::TransformerLayer(const StageScope& scope, Bucket& bucket, Bucket* experts,
+                                   int index)
     : scope_(scope) {
   const std::string prefix = "layers." + std::to_string(index) + ".";
   norm1_ = register_module("norm1", make_norm(scope, bucket, prefix + "norm1", "norm1"));
   if (scope.model->block == models::Block::Parallel) {
     take_parallel(bucket, prefix);
   } else {
-    take_serial(bucket, prefix);
+    take_serial(bucket, models::has_experts(*scope.model, index) ? experts : nullptr, prefix);
   }
 }
 
-void TransformerLayer::take_serial(Bucket& bucket, const std::string& prefix) {
+void TransformerLayer::take_serial(Bucket& bucket, Bucket* experts, const std::string& prefix) {
   const models::Model& model = *scope_.model;
   qkv_ = register_module(
       "qkv", std::make_shared<ColumnLinear>(
@@ -160,6 +161,15 @@ void TransformerLayer::take_serial(Bucket& bucket, const std::string& prefix) {
       std::make_shared<AddLayer>(
           scope_, AddLayer::Options{"add1", take_residual_bias(scope_, bucket, prefix + "proj")}));
   norm2_ = register_module("norm2", make_norm(scope_, bucket, prefix + "norm2", "norm2"));
+  if (experts != nullptr) {
+    take_mixture(bucket, *experts, prefix);
+  } else {
+    take_mlp(bucket, prefix);
+  }
+}
+
+void TransformerLayer::take_mlp(Bucket& bucket, const std::string& prefix) {
+  const models::Model& model = *scope_.model;
   fc1_ = register_module(
       "fc1", std::make_shared<ColumnLinear>(
                  scope_, take_column(scope_, bucket, prefix, fc1_parts(model, prefix))));
@@ -172,6 +182,46 @@ void TransformerLayer::take_serial(Bucket& bucket, const std::string& prefix) {
       "add2",
       std::make_shared<AddLayer>(
           scope_, AddLayer::Options{"add2", take_residual_bias(scope_, bucket, prefix + "fc2")}));
+}
+
+/// The bias of the shared experts' second matrix is added with the residual, as an MLP's.
+void TransformerLayer::take_mixture(Bucket& bucket, Bucket& experts, const std::string& prefix) {
+  const models::Model& model = *scope_.model;
+  const std::int64_t hidden = model.hidden;
+  ExpertLayer::Options options;
+  options.router =
+      bucket.take(prefix + "router.weight", Spread::Replicated, {model.experts.count, hidden});
+  const Block whole{.first_row = 0,
+                    .rows = model.experts.count,
+                    .first_column = 0,
+                    .columns = hidden,
+                    .total_columns = hidden};
+  fill_normal(options.router->value, prefix + "router", whole, scope_.seed, kInitialDeviation);
+  std::vector<std::shared_ptr<Parameter>> biases;
+  if (model.experts.shared > 0) {
+    const std::int64_t width = model.experts.shared * model.experts.shared_ffn;
+    const std::string shared = prefix + "shared.";
+    ColumnParts parts = fc1_parts(model, shared);
+    parts.kernel = "shared_fc1";
+    for (GlobalRows& rows : parts.rows) rows.rows = width;
+    options.shared_fc1 =
+        std::make_shared<ColumnLinear>(scope_, take_column(scope_, bucket, prefix, parts));
+    options.shared_fc2 = std::make_shared<RowLinear>(
+        scope_, RowLinear::Options{"shared_fc2",
+                                   take_row_weight(scope_, bucket, prefix + "shared.fc2", width)});
+    biases = take_residual_bias(scope_, bucket, prefix + "shared.fc2");
+  }
+  if (model.experts.shared_gate) {
+    options.shared_gate = bucket.take(prefix + "shared.gate", Spread::Replicated, {hidden});
+    const Block row{
+        .first_row = 0, .rows = 1, .first_column = 0, .columns = hidden, .total_columns = hidden};
+    fill_normal(options.shared_gate->value, prefix + "shared.gate", row, scope_.seed,
+                kInitialDeviation);
+  }
+  take_experts(scope_, experts, prefix, options);
+  experts_ = register_module("experts", std::make_shared<ExpertLayer>(scope_, options));
+  add2_ = register_module(
+      "add2", std::make_shared<AddLayer>(scope_, AddLayer::Options{"add2", std::move(biases)}));
 }
 
 void TransformerLayer::take_parallel(Bucket& bucket, const std::string& prefix) {
@@ -202,8 +252,12 @@ at::Tensor TransformerLayer::run(const at::Tensor& input) {
   const at::Tensor attended = attention_->forward(qkv_->forward(first.normed));
   const at::Tensor middle = add1_->forward(proj_->forward(attended), first.residual);
   const NormLayer::WithResidual second = norm2_->forward_with_residual(middle);
-  const at::Tensor activated = activation_->forward(fc1_->forward(second.normed));
-  return add2_->forward(fc2_->forward(activated), second.residual);
+  return add2_->forward(mlp(second.normed), second.residual);
+}
+
+at::Tensor TransformerLayer::mlp(const at::Tensor& input) {
+  if (experts_ != nullptr) return experts_->forward(input);
+  return fc2_->forward(activation_->forward(fc1_->forward(input)));
 }
 
 at::Tensor TransformerLayer::forward(const at::Tensor& input) {

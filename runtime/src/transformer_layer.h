@@ -3,17 +3,19 @@
 #pragma once
 
 #include "core_attention.h"
+#include "expert_layer.h"
 #include "linear.h"
 #include "parallel_branches.h"
 #include "pointwise.h"
 
 namespace foresail::runtime {
 
-/// Where a layer's parameters live: the bucket of its chunk. Takes
-/// models::layer_parameters(model, tp).total() elements from it.
+/// Where a layer's parameters live: the buckets of its chunk. Takes
+/// models::layer_parameters(model, tp).total() elements from `bucket`, or those of
+/// models::expert_layer_parameters, and its routed experts from `experts` (null if it has none).
 class TransformerLayer : public torch::nn::Module {
  public:
-  TransformerLayer(const StageScope& scope, Bucket& bucket, int index);
+  TransformerLayer(const StageScope& scope, Bucket& bucket, Bucket* experts, int index);
 
   /// x + Mlp(norm(x + Attention(norm(x)))), or x + Attention(norm(x)) + Mlp(norm(x)). With full
   /// recomputation only `input` is kept, and the backward pass runs the layer again first.
@@ -24,7 +26,10 @@ class TransformerLayer : public torch::nn::Module {
   const StageScope& scope() const { return scope_; }
 
  private:
-  void take_serial(Bucket& bucket, const std::string& prefix);
+  void take_serial(Bucket& bucket, Bucket* experts, const std::string& prefix);
+  void take_mlp(Bucket& bucket, const std::string& prefix);
+  void take_mixture(Bucket& bucket, Bucket& experts, const std::string& prefix);
+  at::Tensor mlp(const at::Tensor& input);
   void take_parallel(Bucket& bucket, const std::string& prefix);
 
   const StageScope& scope_;
@@ -34,6 +39,7 @@ class TransformerLayer : public torch::nn::Module {
   std::shared_ptr<RowLinear> proj_, fc2_;
   std::shared_ptr<ActivationLayer> activation_;
   std::shared_ptr<AddLayer> add1_, add2_;
+  std::shared_ptr<ExpertLayer> experts_;        // in place of the MLP
   std::shared_ptr<ParallelBranches> branches_;  // of a parallel block, in place of what it holds
 };
 

@@ -80,6 +80,23 @@ TEST(Experts, OnOneRankExchangeNothing) {
   EXPECT_EQ(shape(work.forward, "experts.fc1"), "8 x 4 32 64");
 }
 
+TEST(Experts, ABalanceLossAddsUpCountsOverTheRanksOfASequence) {
+  Model model = small();
+  Split split = split_of();
+  split.tp = 2;
+  split.sequence_parallel = true;
+  split.cp = 2;
+  EXPECT_THAT(names(expert_layer_work(model, split, {}).forward),
+              Not(Contains(HasSubstr("router_counts"))));
+  model.experts.balance_loss = 0.01;
+  const Work work = expert_layer_work(model, split, {});
+  // One fp32 count per sample and expert.
+  for (const std::string name : {"tp.router_counts", "cp.router_counts"}) {
+    EXPECT_EQ(kernel(work.forward, name).bytes.count(), split.microbatch_size * 8 * 4);
+  }
+  EXPECT_EQ(kernel(work.forward, "cp.router_counts").lane, Lane::Cp);
+}
+
 TEST(Experts, BackwardIsTheTranspose) {
   const Work work = expert_layer_work(small(), split_of(), {});
   EXPECT_THAT(names(work.backward),

@@ -103,6 +103,12 @@ std::vector<Case> cases() {
          plan.model.window = 64;
        },
        "parallel block, window"},
+      {changed(layout_of({.dp = 2}), [](Layout& layout) { layout.ep = 2; }), "gpt_tiny",
+       [](planner::Plan& plan) {
+         plan.model.experts = {
+             .count = 4, .per_token = 2, .ffn = 256, .shared = 1, .shared_ffn = 256};
+       },
+       "experts"},
       {in_context(ContextParallel::AllGather)},
       {in_context(ContextParallel::Ring)},
       {in_context(ContextParallel::AllToAll)},

@@ -150,11 +150,6 @@ TEST(Job, WhatCannotBeExecutedIsRefusedByKeyAndValue) {
   EXPECT_EQ(refusal([](planner::Plan& plan) { plan.model.dropout = true; }),
             "model.dropout: true cannot be executed by this version, only false");
   EXPECT_EQ(refusal([](planner::Plan& plan) {
-              plan.model.experts = {.count = 4, .per_token = 2, .ffn = 32};
-              plan.layout.sequence_parallel = plan.layout.tp > 1;
-            }),
-            "model.experts.count: 4 cannot be executed by this version, only dense models");
-  EXPECT_EQ(refusal([](planner::Plan& plan) {
               plan.model.biases = false;
               plan.model.positions = models::Positions::Rotary;
               plan.model.latent = {.kv_rank = 16, .rope_head_size = 8, .value_head_size = 16};

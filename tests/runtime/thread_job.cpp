@@ -96,6 +96,8 @@ std::string describe(const planner::Layout& layout) {
   if (layout.cp > 1) {
     text += " cp " + std::to_string(layout.cp) + " " + std::string(to_string(layout.cp_kind));
   }
+  if (layout.ep > 1) text += " ep " + std::to_string(layout.ep);
+  if (layout.etp > 0) text += " etp " + std::to_string(layout.etp);
   if (layout.sequence_parallel) text += ", sequence parallel";
   if (layout.zero_stage > 0) text += ", zero " + std::to_string(layout.zero_stage);
   if (layout.shard_size > 0) text += ", shard size " + std::to_string(layout.shard_size);

@@ -36,6 +36,10 @@ struct Experts {
   /// 0: dropless. Else each rank sends exactly ceil(factor * tokens * per_token / count) tokens to
   /// every expert: what is above is dropped, what is missing is padded (GShard 2020).
   double capacity_factor = 0;
+  /// alpha of the sequence-wise balance loss (DeepSeek-V3 2024, section 2.1.2): over the S tokens
+  /// of each sample alpha * sum over experts of f P, f = count / (per_token * S) * (copies that
+  /// chose the expert), P the mean of its probability. 0: none.
+  double balance_loss = 0;
 
   friend bool operator==(const Experts&, const Experts&) = default;
 };

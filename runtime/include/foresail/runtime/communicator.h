@@ -3,8 +3,10 @@
 /// all_reduce, broadcast, send and recv; the whole gathered or scattered buffer of the others.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "foresail/base/names.h"
 #include "foresail/runtime/tensor.h"
@@ -31,6 +33,10 @@ class Communicator {
   virtual void broadcast(Tensor& tensor, int root) = 0;
   /// Both hold size() equal parts: part r of `input` goes to rank r.
   virtual void all_to_all(const Tensor& input, Tensor& output) = 0;
+  /// The same with parts of any size: `sends[r]` rows (of dimension 0) of `input` go to rank r, and
+  /// `receives[r]` come from it; one behind the other by rank.
+  virtual void all_to_all_rows(const Tensor& input, const std::vector<std::int64_t>& sends,
+                               Tensor& output, const std::vector<std::int64_t>& receives) = 0;
   /// Returns when the peer has begun to receive and the buffer may be reused.
   virtual void send(const Tensor& tensor, int peer) = 0;
   virtual void recv(Tensor& tensor, int peer) = 0;
