@@ -220,6 +220,7 @@ StepSummary Trainer::run_step() {
   summary.end_ns = steady_ns();
   impl_->passes.finish_step();
   summary.loss = impl_->scalars.loss;
+  summary.data_wait_ns = impl_->passes.take_data_wait_ns();
   summary.gradient_norm = std::sqrt(impl_->scalars.squared_norm);
   summary.executed_digest = impl_->executor.executed_digest();
   ++impl_->step;

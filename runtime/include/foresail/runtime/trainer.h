@@ -14,8 +14,8 @@
 #include "foresail/runtime/gloo.h"
 #include "foresail/runtime/job.h"
 #include "foresail/runtime/measurement.h"
+#include "foresail/runtime/sample_source.h"
 #include "foresail/runtime/store.h"
-#include "foresail/runtime/text_data.h"
 
 namespace foresail::runtime {
 
@@ -26,7 +26,7 @@ class Trainer {
     RankId rank;
     Store* store = nullptr;
     const GlooEndpoint* endpoint = nullptr;
-    const TextData* data = nullptr;
+    BatchSource* data = nullptr;  ///< may be null on a rank that loads no batch
     Recording recording = Recording::On;
     /// Called with the first failure of a step as soon as it happens. A rank whose other lanes wait
     /// for peers in a collective gets them back only after the endpoint's timeout, so a process
