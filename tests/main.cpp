@@ -1,6 +1,6 @@
 // The main of every test: GoogleTest's, with a scratch folder of this process's own behind
-// testing::TempDir(). ctest runs each TEST as a process, many beside each other, so no two tests can
-// meet in one file.
+// testing::TempDir(). ctest runs each TEST as a process, many beside each other: no two meet in a
+// file.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

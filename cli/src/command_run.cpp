@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -21,7 +22,7 @@ namespace fs = std::filesystem;
 
 struct Options {
   Common common;
-  std::string plan, output, data;
+  std::string plan, output, data, weights, save_weights;
   int launch = 0, steps = 0, processes = 0;
 };
 
@@ -53,9 +54,14 @@ int report_run(const Options& options) {
   const program::Program program = scenarios::lower_verified(plan);
   const program::Trace trace =
       program::trace_from_document(parse_json(read_file(path), path), path);
-  const report::StepResult result = scenarios::measured_result(plan, program, trace);
+  report::StepResult result = scenarios::measured_result(plan, program, trace);
   const std::string run_path = (folder / "run.json").string();
   const Document run = parse_json(read_file(run_path), run_path);
+  Bytes measured;
+  for (const Document& peak : run.at("peak_memory_bytes")) {
+    measured = std::max(measured, Bytes(peak.get<std::int64_t>()));
+  }
+  result.memory_measured = measured;
   write_file(folder / "result.json", report::to_document(result).dump(2) + "\n");
   answer(options.common, report::to_document(result), report::to_text(result) + digest_table(run));
   return kOk;
@@ -67,6 +73,8 @@ int run(const Options& options) {
   arguments = {is_rank ? "run" : "launch", options.plan, "-o", options.output};
   add_number(arguments, "--launch", options.launch);
   add_text(arguments, "--data", options.data);
+  add_text(arguments, "--weights", options.weights);
+  add_text(arguments, "--save-weights", options.save_weights);
   add_number(arguments, "--steps", options.steps);
   add_text(arguments, "--trace-ranks", options.common.trace_ranks);
   const int status = run_worker(arguments);
@@ -141,7 +149,11 @@ Command add_run(CLI::App& root) {
                   "start this many ranks on this host; without it, be the rank that torchrun's or "
                   "Slurm's environment names")
       ->check(CLI::PositiveNumber);
-  app->add_option("--data", options->data, "text file or folder to train on");
+  app->add_option("--data", options->data, "text, or PREFIX of a .bin and .idx, to train on");
+  app->add_option("--weights", options->weights,
+                  "safetensors file, or folder with one, to start from");
+  app->add_option("--save-weights", options->save_weights,
+                  "folder for model.safetensors and config.json after the last step");
   app->add_option("--steps", options->steps, "instead of the plan's")->check(CLI::PositiveNumber);
   options->common.add_to(*app);
   return {app, [options] { return run(*options); }};

@@ -133,6 +133,9 @@ void write_run(const std::filesystem::path& folder, const runtime::Job& job,
     run["executed_digests"].push_back(rank.steps.back().executed_digest);
     run["rank_plan_digests"].push_back(rank.plan_digest);
     run["rank_program_digests"].push_back(rank.program_digest);
+    std::int64_t peak = 0;
+    for (const runtime::StepSummary& step : rank.steps) peak = std::max(peak, step.peak_bytes);
+    run["peak_memory_bytes"].push_back(peak);
   }
   write_file(folder / "trace.json", to_document(trace).dump());
   write_file(folder / "metrics.jsonl", metrics);

@@ -7,11 +7,14 @@
 #include <cstdlib>
 
 #include "foresail/base/error.h"
+#include "foresail/runtime/tensor_memory.h"
 #include "foresail/runtime/text_data.h"
 #include "foresail/runtime/trainer.h"
+#include "foresail/runtime/weights.h"
 #include "worker_data.h"
 #include "worker_job.h"
 #include "worker_measure.h"
+#include "worker_weights.h"
 
 namespace foresail::cli {
 namespace {
@@ -55,6 +58,13 @@ std::filesystem::path data_path(const RunOptions& options, const runtime::Job& j
   if (!options.data.empty()) return options.data;
   if (!job.training.data.empty()) return job.training.data;
   return runtime::TextData::default_path();
+}
+
+/// Refuses what cannot be named or does not fit, before anything starts.
+void check_weight_options(const RunOptions& options, const runtime::Job& job) {
+  if (!options.save_weights.empty()) runtime::architecture_of(job.model);
+  if (options.weights.empty()) return;
+  runtime::check_weights(weights_file(options.weights), job.model, job.training.sequence_length);
 }
 
 }  // namespace
@@ -123,11 +133,13 @@ void agree_on_digests(const RankEnvironment& environment, const runtime::Job& jo
 
 void run_rank(const RunOptions& options) {
   keep_freed_memory();
+  runtime::TensorMemory::count();
   const RankEnvironment environment = read_environment();
   const TraceRanks traced = parse_trace_ranks(options.trace_ranks);
   const planner::Plan plan = load_executable_plan(options.plan, environment.world_size);
   const runtime::Job job = make_job(plan);
   runtime::check_supported(job);
+  check_weight_options(options, job);
   const int steps = options.steps.value_or(job.training.steps);
   if (steps < 1) throw Error(ErrorCode::InvalidInput, fmt::format("steps {}, must be > 0", steps));
   const auto store = connect_store(environment);
@@ -151,6 +163,7 @@ void run_rank(const RunOptions& options) {
                               std::fflush(nullptr);
                               std::_Exit(status);
                             }});
+  if (!options.weights.empty()) trainer.read_weights(weights_file(options.weights));
   for (int step = 0; step < steps; ++step) {
     measurement.steps.push_back(trainer.run_step());
     if (environment.rank == 0) print_step(job, measurement.steps.back());
@@ -160,6 +173,9 @@ void run_rank(const RunOptions& options) {
   if (environment.rank == 0) {
     std::filesystem::create_directories(options.output);
     write_run(options.output, job, all);
+  }
+  if (!options.save_weights.empty()) {
+    save_weights(options.save_weights, job, trainer, environment, *store);
   }
   leave(environment, *store);
 }

@@ -18,6 +18,8 @@ struct RunOptions {
   std::filesystem::path plan;
   std::filesystem::path output;  ///< folder
   std::string data;              ///< instead of training.data; both empty: the licence texts
+  std::string weights;           ///< safetensors to start from; empty: random weights by seed
+  std::string save_weights;      ///< folder for the weights after the last step; empty: not kept
   std::optional<int> steps;      ///< absent: training.steps
   std::string trace_ranks = "class";
 };

@@ -3,6 +3,7 @@
 
 #include "foresail/models/operators.h"
 #include "linear.h"
+#include "live_tensors.h"
 #include "pass_kernels.h"
 
 namespace foresail::models {
@@ -91,19 +92,77 @@ std::vector<Kernel> head_backward(const Share& share, const Stack& stack) {
   return std::move(pass).take();
 }
 
+std::vector<SavedTensor> embedding_saved(const Model& model, const Share& share) {
+  std::vector<SavedTensor> saved{{"embedding.tokens", Bytes(kTokenId * share.tokens)}};
+  if (model.dropout) saved.push_back({"embedding.dropout_mask", Bytes(share.shard_elements())});
+  return saved;
+}
+
+// Rows of other ranks' words are masked out in a copy.
+std::vector<SavedTensor> embedding_forward_peak(const Model& model, const Share& share) {
+  LiveTensors live(embedding_saved(model, share));
+  const std::int64_t full = share.hidden_elements() * share.element;
+  if (share.is_tensor_parallel) live.make("embedding.rows", full);
+  live.make("embedding.masked_rows", full);
+  live.drop({"embedding.rows"});
+  if (share.is_sequence_parallel || model.dropout) {
+    live.make("embedding.output", share.shard_elements() * share.element);
+  }
+  return std::move(live).peak();
+}
+
+std::vector<SavedTensor> embedding_backward_peak(const Model& model, const Share& share) {
+  LiveTensors live(embedding_saved(model, share));
+  const std::int64_t full = share.hidden_elements() * share.element;
+  live.make("embedding.gradient", share.shard_elements() * share.element);
+  if (share.is_sequence_parallel) live.make("embedding.gathered_gradient", full);
+  if (share.is_tensor_parallel) live.make("embedding.masked_gradient", full);
+  return std::move(live).peak();
+}
+
+std::vector<SavedTensor> head_saved(const Share& share) {
+  const Bytes shard(share.shard_elements() * share.element);
+  return {{"final_norm.input", shard},
+          {"head.input", shard},
+          {"cross_entropy.probabilities", Bytes(share.tokens * share.vocab * kFp32)}};
+}
+
+// Logits of 16 bits become fp32 exponentials in a copy, those of fp32 in place.
+std::vector<SavedTensor> head_forward_peak(const Share& share) {
+  const std::int64_t e = share.element;
+  const std::int64_t logits = share.tokens * share.vocab;
+  LiveTensors live({head_saved(share)[0], head_saved(share)[1]});
+  if (share.is_sequence_parallel) live.make("head.gathered_input", share.hidden_elements() * e);
+  if (e < kFp32) live.make("logits", logits * e);
+  live.drop({"head.gathered_input"});
+  live.make("cross_entropy.probabilities", logits * kFp32);
+  return std::move(live).peak();
+}
+
+std::vector<SavedTensor> head_backward_peak(const Share& share) {
+  const std::int64_t e = share.element;
+  LiveTensors live(head_saved(share));
+  live.make("logits.gradient", share.tokens * share.vocab * e);
+  live.drop({"cross_entropy.probabilities"});
+  if (share.is_sequence_parallel) live.make("head.gathered_input", share.hidden_elements() * e);
+  live.make("head.whole_input.gradient", share.hidden_elements() * e);
+  if (share.is_sequence_parallel) live.make("head.input.gradient", share.shard_elements() * e);
+  live.drop({"head.gathered_input", "head.input", "logits.gradient"});
+  live.make("final_norm.input.gradient", share.shard_elements() * e);
+  return std::move(live).peak();
+}
+
 }  // namespace
 
 Work embedding_work(const Model& model, const Split& split) {
   const Share share = share_of(model, split);
   Work work{.forward = embedding_forward(model, share),
             .backward = embedding_backward(model, share),
-            .saved = {{"embedding.tokens", Bytes(kTokenId * share.tokens)}},
-            .working_set = Bytes(share.hidden_elements() * share.element),
+            .saved = embedding_saved(model, share),
+            .forward_peak = embedding_forward_peak(model, share),
+            .backward_peak = embedding_backward_peak(model, share),
             .retained = {{"embedding.tokens", Bytes(kTokenId * share.tokens)},
                          {"embedding.gradient", Bytes(share.shard_elements() * share.element)}}};
-  if (model.dropout) {
-    work.saved.push_back({"embedding.dropout_mask", Bytes(share.shard_elements())});
-  }
   return work;
 }
 
@@ -111,14 +170,11 @@ Work head_work(const Model& model, const Split& split) {
   const Share share = share_of(model, split);
   const std::int64_t e = share.element;
   const std::int64_t logits = share.tokens * share.vocab;
-  // The logits' gradient in activation precision, and the gathered input.
-  const std::int64_t gathered = share.is_sequence_parallel ? share.hidden_elements() : 0;
   return {.forward = head_forward(share, split.stack),
           .backward = head_backward(share, split.stack),
-          .saved = {{"final_norm.input", Bytes(share.shard_elements() * e)},
-                    {"head.input", Bytes(share.shard_elements() * e)},
-                    {"cross_entropy.probabilities", Bytes(logits * kFp32)}},
-          .working_set = Bytes((logits + gathered) * e),
+          .saved = head_saved(share),
+          .forward_peak = head_forward_peak(share),
+          .backward_peak = head_backward_peak(share),
           .retained = {{"head.input", Bytes(share.shard_elements() * e)},
                        {"head.gradient", Bytes(logits * e)}}};
 }

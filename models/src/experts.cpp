@@ -1,7 +1,5 @@
 #include "experts.h"
 
-#include <algorithm>
-
 #include "activation.h"
 #include "linear.h"
 
@@ -115,9 +113,6 @@ class ExpertPass {
     return over_expert_tp(name, Collective::ReduceScatter);
   }
 
-  /// Rows come by rank; with several ranks and several experts they are put in order.
-  bool needs_sort() const { return experts_.ep * experts_.expert_tp > 1 && experts_.local > 1; }
-
   ActivationShape activation() const {
     return {"experts.", experts_.gathered, experts_.fc1_width, experts_.ffn};
   }
@@ -153,19 +148,19 @@ class ExpertPass {
   }
 
   void grouped_forward() {
-    if (needs_sort()) rows("experts.sort", 2 * experts_.gathered);
+    if (experts_.needs_sort()) rows("experts.sort", 2 * experts_.gathered);
     grouped("experts.fc1", experts_.fc1_width, share().hidden);
     activation_forward(pass_, model_, stack_, activation());
     grouped("experts.fc2", share().hidden, experts_.ffn);
-    if (needs_sort()) rows("experts.unsort", 2 * experts_.gathered);
+    if (experts_.needs_sort()) rows("experts.unsort", 2 * experts_.gathered);
   }
 
   void grouped_backward() {
-    if (needs_sort()) rows("experts.unsort.backward", 2 * experts_.gathered);
+    if (experts_.needs_sort()) rows("experts.unsort.backward", 2 * experts_.gathered);
     grouped_grad("experts.fc2", share().hidden, experts_.ffn);
     activation_backward(pass_, model_, stack_, activation());
     grouped_grad("experts.fc1", experts_.fc1_width, share().hidden);
-    if (needs_sort()) rows("experts.sort.backward", 2 * experts_.gathered);
+    if (experts_.needs_sort()) rows("experts.sort.backward", 2 * experts_.gathered);
   }
 
   Linear shared_fc1() const {
@@ -267,14 +262,6 @@ std::vector<SavedTensor> experts_retained(const Share& share, const ExpertShare&
   retained.push_back({"shared_fc2.input", Bytes(tokens * experts.shared_ffn)});
   retained.push_back({"shared_fc2.gradient", Bytes(tokens * h)});
   return retained;
-}
-
-Bytes experts_working_set(const Share& share, const ExpertShare& experts) {
-  const std::int64_t inside = experts.gathered * (experts.fc1_width + experts.ffn);
-  // What goes out and what comes in, before and behind the gather.
-  const std::int64_t moving =
-      (experts.exchanged + experts.received + experts.gathered) * share.hidden;
-  return Bytes(std::max(inside, moving) * share.element);
 }
 
 }  // namespace foresail::models

@@ -47,7 +47,5 @@ void experts_backward(PassKernels& pass, const Model& model, const Stack& stack,
 /// Kept from forward to backward; inputs and output gradients of the linear layers.
 std::vector<SavedTensor> experts_saved(const Share& share, const ExpertShare& experts);
 std::vector<SavedTensor> experts_retained(const Share& share, const ExpertShare& experts);
-/// Largest transient: gradients on both sides of the activation, and rows on their way.
-Bytes experts_working_set(const Share& share, const ExpertShare& experts);
 
 }  // namespace foresail::models

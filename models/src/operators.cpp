@@ -4,20 +4,17 @@
 #include <utility>
 
 #include "block.h"
+#include "layer_peak.h"
 #include "linear.h"
 #include "saved.h"
 
 namespace foresail::models {
-
-namespace {
 
 Bytes sum(const std::vector<SavedTensor>& tensors) {
   Bytes total;
   for (const SavedTensor& tensor : tensors) total += tensor.bytes;
   return total;
 }
-
-}  // namespace
 
 Bytes Work::saved_bytes() const {
   return sum(saved);
@@ -44,7 +41,8 @@ Work work_of(const Model& model, const Split& split, const ExpertShare* experts)
   return {.forward = std::move(forward).take(),
           .backward = std::move(backward).take(),
           .saved = layer_saved(model, split, share, experts),
-          .working_set = layer_working_set(model, split, share, experts),
+          .forward_peak = layer_forward_peak(model, split, share, experts),
+          .backward_peak = layer_backward_peak(model, split, share, experts),
           .retained = layer_retained(model, share, experts)};
 }
 

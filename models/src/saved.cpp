@@ -1,6 +1,5 @@
 #include "saved.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -10,12 +9,6 @@
 
 namespace foresail::models {
 namespace {
-
-Bytes sum(const std::vector<SavedTensor>& tensors) {
-  Bytes total;
-  for (const SavedTensor& tensor : tensors) total += tensor.bytes;
-  return total;
-}
 
 void append(std::vector<SavedTensor>& list, const std::vector<SavedTensor>& more) {
   list.insert(list.end(), more.begin(), more.end());
@@ -127,48 +120,6 @@ std::vector<SavedTensor> layer_retained(const Model& model, const Share& share,
   retained.push_back({"fc2.input", Bytes(ffn * e)});
   retained.push_back({"fc2.gradient", Bytes(share.hidden_elements() * e)});
   return retained;
-}
-
-namespace {
-
-// Bytes of keys and values on their way between cp ranks.
-std::int64_t exchanged_keys(const Share& share) {
-  if (!share.is_context_parallel) return 0;
-  const std::int64_t own =
-      share.samples * share.queries * (share.key_width + share.value_width) * share.element;
-  switch (share.cp_kind) {
-    case ContextParallel::AllGather:  // all ranks', and their gradients before the reduction
-      return 2 * share.cp * own;
-    case ContextParallel::Ring:  // the block at hand and the next, and the gradients of both
-      return 4 * own;
-    case ContextParallel::AllToAll:  // queries, keys and values as they come in
-      break;
-  }
-  return share.tokens * share.qkv_width * share.element;
-}
-
-}  // namespace
-
-Bytes layer_working_set(const Model& model, const Split& split, const Share& share,
-                        const ExpertShare* experts) {
-  const std::int64_t e = share.element;
-  const bool is_unfused = !split.stack.flash_attention;
-  // All that is made again, as if it were there at one time.
-  Bytes recomputed;
-  const Bytes all = sum(kept_by_forward(model, share, experts, {.scores = !is_unfused}));
-  if (split.recompute == Recompute::Full) recomputed = all;
-  if (split.recompute == Recompute::Selective) {
-    recomputed = all - sum(kept_by_forward(model, share, experts, left_out(split)));
-  }
-  // A re-gathered input and a gathered gradient live side by side.
-  const Bytes gathered(share.is_sequence_parallel ? 2 * share.hidden_elements() * e : 0);
-  const Bytes keys(exchanged_keys(share));
-  // Gradients on both sides of the activation; on both sides of the softmax.
-  const Bytes mlp(share.tokens * (share.fc1_width + share.ffn) * e);
-  const Bytes attention(share.tokens * share.qkv_width * e +
-                        (is_unfused ? 2 : 0) * share.scores() * e);
-  const Bytes wide = experts == nullptr ? mlp : experts_working_set(share, *experts);
-  return recomputed + gathered + std::max(wide, attention + keys);
 }
 
 }  // namespace foresail::models

@@ -1,5 +1,6 @@
 /// \file
-/// Tensors that live from a forward pass to its backward pass, and the transients of a backward.
+/// Tensors that live from a forward pass to its backward pass, and from its input half to
+/// its weight half.
 #pragma once
 
 #include <vector>
@@ -15,11 +16,6 @@ namespace foresail::models {
 /// `experts`: of the layer; null if it has an MLP.
 std::vector<SavedTensor> layer_saved(const Model& model, const Split& split, const Share& share,
                                      const ExpertShare* experts);
-
-/// Largest transient of a layer's backward: what is recomputed, the gathered tensors of sequence
-/// and context parallelism, and the gradients of the widest part.
-Bytes layer_working_set(const Model& model, const Split& split, const Share& share,
-                        const ExpertShare* experts);
 
 /// Inputs and output gradients of the linear layers, for a weight half that runs later. Gradients
 /// behind a row-parallel layer are kept gathered.

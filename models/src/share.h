@@ -73,6 +73,8 @@ struct ExpertShare {
   bool is_overlapped = false;  ///< shared experts beside the exchanges
 
   bool has_shared() const { return shared_ffn > 0; }
+  /// Rows come by rank; with several ranks and several experts they are put in order.
+  bool needs_sort() const { return ep * expert_tp > 1 && local > 1; }
 };
 
 /// The same of experts. `load` as in expert_layer_work.

@@ -101,35 +101,37 @@ Wide kept_by(program::Pass pass, const ChunkWork& chunk) {
   return 0;
 }
 
-void add_activations(const Schedule& schedule, const StageWork& work, int stage, MemoryNeed& need) {
+/// Most bytes that a pass adds to those before it.
+Wide added_by(program::Pass pass, const Plan& plan, const ChunkWork& chunk) {
+  switch (pass) {
+    case program::Pass::Forward:
+      return chunk.forward_peak.count();
+    case program::Pass::Backward:
+      return Wide{chunk.backward_peak.count()} - chunk.saved.count();
+    case program::Pass::BackwardInput:
+      return Wide{chunk.input_peak.count()} - chunk.saved.count();
+    case program::Pass::BackwardWeight:
+      // Inputs of column-parallel layers are gathered again, one after the other.
+      return plan.layout.sequence_parallel ? activation_bytes(plan).count() : 0;
+    case program::Pass::Optimizer:
+      break;
+  }
+  return 0;
+}
+
+void add_activations(const Plan& plan, const Schedule& schedule, const StageWork& work, int stage,
+                     MemoryNeed& need) {
   Wide live = 0;
   Wide live_max = 0;
   Wide peak = 0;
   for (const SchedulePass& pass : schedule.order[static_cast<std::size_t>(stage)]) {
     const ChunkWork& chunk = work.chunks[static_cast<std::size_t>(pass.chunk)];
-    const Wide before = live;
+    peak = std::max(peak, live + added_by(pass.pass, plan, chunk));
     live += kept_by(pass.pass, chunk);
-    // What a pass makes is there before what it read may go.
-    live_max = std::max({live_max, before, live});
-    peak = std::max(peak, std::max(before, live) + chunk.working_set.count());
+    live_max = std::max(live_max, live);
   }
   need.activations = saturated(live_max);
-  need.buffers += saturated(peak - live_max);
-}
-
-/// A send and a receive in flight in each direction; the stages at the seam of an interleaved
-/// schedule hold what arrives G - p steps early.
-void add_messages(const Plan& plan, int stage, MemoryNeed& need) {
-  const Layout& layout = plan.layout;
-  if (layout.pp == 1) return;
-  std::int64_t messages = 4;
-  const bool is_at_seam = stage == 0 || stage == layout.pp - 1;
-  if (layout.schedule == ScheduleKind::Interleaved && is_at_seam && layout.group_size > layout.pp) {
-    messages += layout.group_size - layout.pp;
-  }
-  // Half of them go each way; the seam's early ones are activations.
-  need.buffers += (messages - 2) * message_bytes(plan, program::Payload::Activation) +
-                  2 * message_bytes(plan, program::Payload::Gradient);
+  need.buffers += saturated(std::max(Wide{0}, peak - live_max));
 }
 
 }  // namespace
@@ -159,6 +161,34 @@ MemoryNeed memory_need(const Plan& plan, int stage) {
   return memory_need(plan, stage, stage_work(plan, stage), make_schedule(plan));
 }
 
+/// The gradient that a backward pass starts from stays until its end. A stage that does nothing
+/// else until its outputs are on their way has received one message ahead; with overlap one of each
+/// kind, and one is being sent. The stages at the seam of an interleaved schedule hold what arrives
+/// G - p steps early.
+Bytes message_need(const Plan& plan, int stage) {
+  const Layout& layout = plan.layout;
+  if (layout.pp == 1) return {};
+  const bool has_both = chunk_count(plan) > 1;
+  const bool receives_activations = stage > 0 || has_both;
+  const bool receives_gradients = stage < layout.pp - 1 || has_both;
+  std::int64_t activations = 0;
+  std::int64_t gradients = receives_gradients ? 1 : 0;
+  if (layout.overlap.pp) {
+    activations += receives_activations ? 2 : 1;
+    gradients += receives_gradients ? 1 : 0;
+  } else if (receives_activations) {
+    activations += 1;
+  } else {
+    gradients += 1;
+  }
+  const bool is_at_seam = stage == 0 || stage == layout.pp - 1;
+  if (layout.schedule == ScheduleKind::Interleaved && is_at_seam && layout.group_size > layout.pp) {
+    activations += layout.group_size - layout.pp;
+  }
+  return activations * message_bytes(plan, program::Payload::Activation) +
+         gradients * message_bytes(plan, program::Payload::Gradient);
+}
+
 MemoryNeed state_need(const Plan& plan, const StageWork& work) {
   MemoryNeed need;
   add_states(plan, work, need);
@@ -169,8 +199,8 @@ MemoryNeed memory_need(const Plan& plan, int stage, const StageWork& work,
                        const Schedule& schedule) {
   MemoryNeed need;
   add_states(plan, work, need);
-  add_activations(schedule, work, stage, need);
-  add_messages(plan, stage, need);
+  add_activations(plan, schedule, work, stage, need);
+  need.buffers += message_need(plan, stage);
   return need;
 }
 

@@ -14,6 +14,9 @@ namespace foresail::planner {
 /// Parameters, gradients, optimizer and the buffers that belong to them.
 program::MemoryNeed state_need(const Plan& plan, const StageWork& work);
 
+/// Messages between stages that are there beside a pass; part of the buffers.
+Bytes message_need(const Plan& plan, int stage);
+
 /// memory_need(plan, stage) from what is known already; `work` may lack its kernels.
 program::MemoryNeed memory_need(const Plan& plan, int stage, const StageWork& work,
                                 const Schedule& schedule);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "foresail/base/error.h"
+#include "layer_runs.h"
 #include "recompute_order.h"
 
 namespace foresail::planner {
@@ -52,6 +53,7 @@ void add_checkpoint_parts(const Plan& plan, models::Split split, ModelParts& par
   const models::Work& layer = parts.layers.front();
   split.recompute = models::Recompute::None;
   parts.kept = models::layer_work(plan.model, split);
+  parts.groups = checkpoint_groups(plan.layout.recompute, layer, parts.kept);
   parts.again = parts.kept.forward;
   for (Kernel& kernel : parts.again) kernel.name += ".recompute";
   // A layer's own recomputation stands in front of its backward.
@@ -69,26 +71,18 @@ class ChunkBuilder {
       models::append(chunk_.forward, work.forward);
       backward_.push_back(&work.backward);
     }
-    chunk_.saved += work.saved_bytes();
-    chunk_.working_set = std::max(chunk_.working_set, work.working_set);
-    count(work, parameters);
+    hold(work, 1);
+    own(parameters);
   }
   void add_layers(const Plan& plan, const StagePart& part, const ModelParts& parts) {
-    if (!has_pieces(plan.layout.recompute)) {
-      for (int at = part.first_layer; at < part.end_layer; ++at) {
-        add(parts.layer(at), layer_parameters(plan, at));
-      }
-      return;
-    }
-    const models::Work& layer = parts.layers.front();
-    const models::RankParameters owned = models::layer_parameters(plan.model, plan.layout.tp);
-    for (int at = part.first_layer; at < part.end_layer; ++at) {
-      if (lists_ == KernelLists::Written) models::append(chunk_.forward, layer.forward);
-      count(layer, owned);
-    }
-    add_kept(plan.layout.recompute, recomputed_layers(plan.layout, part),
-             part.end_layer - part.first_layer, parts);
+    for (const LayerRun& run : layer_runs(plan, part, parts)) hold(*run.work, run.count);
+    for (int at = part.first_layer; at < part.end_layer; ++at) own(layer_parameters(plan, at));
     if (lists_ == KernelLists::LeftOut) return;
+    for (int at = part.first_layer; at < part.end_layer; ++at) {
+      models::append(chunk_.forward, parts.layer(at).forward);
+      if (!has_pieces(plan.layout.recompute)) backward_.push_back(&parts.layer(at).backward);
+    }
+    if (!has_pieces(plan.layout.recompute)) return;
     const std::vector<BackwardPiece> order = backward_order(plan.layout, part);
     for (auto piece = order.rbegin(); piece != order.rend(); ++piece) {
       backward_.push_back(&kernels_of(*piece, parts));
@@ -102,26 +96,27 @@ class ChunkBuilder {
   }
 
  private:
-  void count(const models::Work& work, const models::RankParameters& parameters) {
-    chunk_.retained += work.retained_bytes();
+  /// `count` equal parts. Those before a part hold what they saved; those behind it, in a backward
+  /// pass, nothing but what a weight half needs.
+  void hold(const models::Work& work, int count) {
+    const Bytes forward = models::sum(work.forward_peak);
+    const Bytes backward = models::sum(work.backward_peak);
+    const Bytes saved = work.saved_bytes();
+    const Bytes retained = work.retained_bytes();
+    for (int part = 0; part < count; ++part) {
+      const Bytes before = chunk_.saved;
+      chunk_.forward_peak = std::max(chunk_.forward_peak, before + forward);
+      chunk_.backward_peak = std::max(chunk_.backward_peak, before + backward);
+      chunk_.input_peak = std::max(chunk_.input_peak + retained, before + backward);
+      chunk_.saved += saved;
+      chunk_.retained += retained;
+    }
+  }
+
+  void own(const models::RankParameters& parameters) {
     chunk_.parameters += parameters.total();
     chunk_.replicated += parameters.replicated;
     chunk_.experts += parameters.experts;
-  }
-
-  /// What `layers` layers keep, the first `again` of them under full recomputation.
-  void add_kept(const Recomputation& recompute, int again, int layers, const ModelParts& parts) {
-    const auto keep = [&](const models::Work& work, std::int64_t times, Bytes more) {
-      if (times == 0) return;
-      chunk_.saved += times * work.saved_bytes();
-      chunk_.working_set = std::max(chunk_.working_set, work.working_set + more);
-    };
-    const bool is_uniform = recompute.method == CheckpointMethod::Uniform;
-    const std::int64_t group = is_uniform ? std::min(recompute.layers, again) : 1;
-    // Of a group all tensors are there again at once.
-    const Bytes others = group > 1 ? (group - 1) * parts.kept.saved_bytes() : Bytes{};
-    keep(parts.layers.front(), again == 0 ? 0 : (again + group - 1) / group, others);
-    keep(parts.kept, layers - again, {});
   }
 
   static const std::vector<Kernel>& kernels_of(BackwardPiece piece, const ModelParts& parts) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "foresail/base/kernel.h"
@@ -21,7 +22,9 @@ struct ChunkWork {
   std::vector<Kernel> backward_input, backward_weight;
   Bytes saved;                  ///< lives from the forward pass to the backward pass
   Bytes retained;               ///< lives from the input half to the weight half instead
-  Bytes working_set;            ///< largest transient of a pass
+  Bytes forward_peak;           ///< most that is there in a forward pass, `saved` included
+  Bytes backward_peak;          ///< the same for a whole backward pass
+  Bytes input_peak;             ///< for its input half, `retained` included
   std::int64_t parameters = 0;  ///< on one rank, in this chunk's own gradient bucket
   std::int64_t replicated = 0;  ///< of these, equal on all tp ranks
   std::int64_t experts = 0;     ///< parameters of routed experts, in a bucket of their own
@@ -49,6 +52,8 @@ struct ModelParts {
   /// (models without experts only: law experts_recompute).
   models::Work kept;
   std::vector<Kernel> again, again_last;
+  /// Layers that are made again together, by how many (layer_runs.h).
+  std::map<int, models::Work> groups;
   const models::Work& layer(int at) const {
     return layers[static_cast<std::size_t>(kind[static_cast<std::size_t>(at)])];
   }

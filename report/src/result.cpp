@@ -21,10 +21,15 @@ Document interval(const std::optional<Interval>& interval) {
   return Document::array({to_seconds(interval->low), to_seconds(interval->high)});
 }
 
-Document memory(const program::MemoryNeed& need) {
-  return {{"parameters", need.parameters.count()}, {"gradients", need.gradients.count()},
-          {"optimizer", need.optimizer.count()},   {"activations", need.activations.count()},
-          {"buffers", need.buffers.count()},       {"peak", need.peak().count()}};
+Document memory(const StepResult& result) {
+  const program::MemoryNeed& need = result.memory;
+  Document document = {
+      {"parameters", need.parameters.count()}, {"gradients", need.gradients.count()},
+      {"optimizer", need.optimizer.count()},   {"activations", need.activations.count()},
+      {"buffers", need.buffers.count()},       {"peak", need.peak().count()}};
+  if (result.memory_upper) document["upper_bound"] = result.memory_upper->count();
+  if (result.memory_measured) document["measured_peak"] = result.memory_measured->count();
+  return document;
 }
 
 Document simulator(const std::optional<SimulatorCost>& cost) {
@@ -139,7 +144,7 @@ Document to_document(const StepResult& result) {
           {"mfu_causal", result.mfu_causal},
           {"peak_tflops", result.peak_tflops},
           {"model_tflops_per_gpu", result.model_tflops_per_gpu},
-          {"memory_bytes", memory(result.memory)},
+          {"memory_bytes", memory(result)},
           {"breakdown_s", to_document(result.breakdown)},
           {"network", result.network},
           {"fidelity", result.fidelity},
@@ -166,6 +171,8 @@ std::string to_text(const StepResult& result) {
        fmt::format("{} (parameters {}, gradients {}, optimizer {}, activations {}, buffers {})",
                    to_text(need.peak()), to_text(need.parameters), to_text(need.gradients),
                    to_text(need.optimizer), to_text(need.activations), to_text(need.buffers)));
+  if (result.memory_upper) line(text, "memory at most", to_text(*result.memory_upper));
+  if (result.memory_measured) line(text, "memory measured", to_text(*result.memory_measured));
   add_breakdown(text, result.breakdown);
   add_network(text, result.network);
   text += '\n';

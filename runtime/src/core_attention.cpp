@@ -57,7 +57,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     at::Tensor grad;
     const at::Tensor grad_probabilities = op.compute("attention.context.dgrad_probabilities", [&] {
       grad = layer.split_output(grads[0]);
-      return at::bmm(grad, saved[2].transpose(1, 2));
+      return at::bmm(grad, layer.repeated(saved[2]).transpose(1, 2));
     });
     CoreAttention::Heads heads;
     heads.value = op.compute("attention.context.dgrad_values",
@@ -65,8 +65,8 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const at::Tensor grad_scores = op.compute("softmax.backward", [&] {
       return layer.softmax_backward(grad_probabilities, probabilities);
     });
-    heads.query =
-        op.compute("attention.scores.dgrad_query", [&] { return at::bmm(grad_scores, saved[1]); });
+    heads.query = op.compute("attention.scores.dgrad_query",
+                             [&] { return at::bmm(grad_scores, layer.repeated(saved[1])); });
     const bool is_rotary = layer.scope().model->positions == models::Positions::Rotary;
     at::Tensor result;
     op.compute("attention.scores.dgrad_key", [&] {
@@ -86,6 +86,21 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
 
 }  // namespace
 
+AttentionTables make_attention_tables(const models::Model& model, std::int64_t positions) {
+  AttentionTables tables;
+  tables.is_masked = at::ones({positions, positions}, at::kBool).triu(1);
+  if (model.attention == models::Attention::SlidingWindow) {
+    tables.is_masked.logical_or_(at::ones({positions, positions}, at::kBool).tril(-model.window));
+  }
+  if (model.positions != models::Positions::Rotary) return tables;
+  const at::Tensor pair = at::arange(0, model.head_size, 2, at::kDouble) / model.head_size;
+  const at::Tensor frequency = at::pow(kRotaryBase, -pair);
+  const at::Tensor angle = at::outer(at::arange(positions, at::kDouble), frequency);
+  tables.cosine = angle.cos().to(at::kFloat);
+  tables.sine = angle.sin().to(at::kFloat);
+  return tables;
+}
+
 CoreAttention::CoreAttention(const StageScope& scope) : scope_(scope) {
   const models::Model& model = *scope.model;
   const models::Split& split = *scope.split;
@@ -94,16 +109,6 @@ CoreAttention::CoreAttention(const StageScope& scope) : scope_(scope) {
   head_size_ = model.head_size;
   samples_ = split.microbatch_size;
   positions_ = split.sequence_length;
-  mask_ = at::ones({positions_, positions_}, at::kBool).triu(1);
-  if (model.attention == models::Attention::SlidingWindow) {
-    mask_.logical_or_(at::ones({positions_, positions_}, at::kBool).tril(-model.window));
-  }
-  if (model.positions != models::Positions::Rotary) return;
-  const at::Tensor pair = at::arange(0, head_size_, 2, at::kDouble) / head_size_;
-  const at::Tensor frequency = at::pow(kRotaryBase, -pair);
-  const at::Tensor angle = at::outer(at::arange(positions_, at::kDouble), frequency);
-  cosine_ = angle.cos().to(at::kFloat);
-  sine_ = angle.sin().to(at::kFloat);
 }
 
 at::Tensor CoreAttention::by_head(const at::Tensor& part, std::int64_t heads) const {
@@ -119,11 +124,11 @@ CoreAttention::Heads CoreAttention::split(const at::Tensor& qkv) const {
   heads.query = by_head(qkv.narrow(1, 0, query), heads_);
   heads.key = by_head(qkv.narrow(1, query, shared), kv_heads_);
   heads.value = by_head(qkv.narrow(1, query + shared, shared), kv_heads_);
-  if (kv_heads_ != heads_) {
-    heads.key = heads.key.repeat_interleave(heads_ / kv_heads_, 0);
-    heads.value = heads.value.repeat_interleave(heads_ / kv_heads_, 0);
-  }
   return heads;
+}
+
+at::Tensor CoreAttention::repeated(const at::Tensor& shared) const {
+  return kv_heads_ == heads_ ? shared : shared.repeat_interleave(heads_ / kv_heads_, 0);
 }
 
 at::Tensor CoreAttention::split_output(const at::Tensor& output) const {
@@ -150,19 +155,20 @@ bool CoreAttention::is_recomputed() const {
 at::Tensor CoreAttention::attend(OpContext& op, const std::function<Heads()>& split_heads) const {
   const at::Tensor scores = op.compute("attention.scores", [&] {
     const Heads heads = split_heads();
-    return at::bmm(heads.query, heads.key.transpose(1, 2));
+    return at::bmm(heads.query, repeated(heads.key).transpose(1, 2));
   });
   return op.compute("softmax", [&] { return softmax(scores); });
 }
 
 at::Tensor CoreAttention::weigh(OpContext& op, const at::Tensor& probabilities,
                                 const at::Tensor& value) const {
-  return op.compute("attention.context", [&] { return merge(at::bmm(probabilities, value)); });
+  return op.compute("attention.context",
+                    [&] { return merge(at::bmm(probabilities, repeated(value))); });
 }
 
 at::Tensor CoreAttention::softmax(at::Tensor scores) const {
   scores.mul_(1.0 / std::sqrt(static_cast<double>(head_size_)));
-  scores.masked_fill_(mask_, -std::numeric_limits<float>::infinity());
+  scores.masked_fill_(scope_.tables.is_masked, -std::numeric_limits<float>::infinity());
   return at::softmax(scores, -1);
 }
 
@@ -174,9 +180,10 @@ at::Tensor CoreAttention::softmax_backward(const at::Tensor& grad,
 
 void CoreAttention::rotate(at::Tensor& by_head, double direction) const {
   const std::vector<at::Tensor> halves = by_head.chunk(2, -1);
-  const at::Tensor sine = sine_ * direction;
+  const at::Tensor& cosine = scope_.tables.cosine;
+  const at::Tensor sine = scope_.tables.sine * direction;
   by_head =
-      at::cat({halves[0] * cosine_ - halves[1] * sine, halves[1] * cosine_ + halves[0] * sine}, -1);
+      at::cat({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, -1);
 }
 
 at::Tensor CoreAttention::forward(const at::Tensor& qkv) {

@@ -9,6 +9,8 @@
 
 namespace foresail::runtime {
 
+AttentionTables make_attention_tables(const models::Model& model, std::int64_t positions);
+
 /// Input [tokens, query + key + value features]; output [tokens, query features]. A token's row is
 /// position * microbatch_size + sample.
 class CoreAttention : public torch::nn::Module {
@@ -16,12 +18,13 @@ class CoreAttention : public torch::nn::Module {
   explicit CoreAttention(const StageScope& scope);
   at::Tensor forward(const at::Tensor& qkv);
 
-  /// Query, key and value by head, [samples * heads, positions, head size]; key and value
-  /// repeated for every query head that shares them.
+  /// Query, key and value by head, [samples * heads, positions, head size].
   struct Heads {
     at::Tensor query, key, value;
   };
   Heads split(const at::Tensor& qkv) const;
+  /// Keys or values once for every query head that shares them.
+  at::Tensor repeated(const at::Tensor& shared) const;
   /// Output features by head, and back.
   at::Tensor split_output(const at::Tensor& output) const;
   at::Tensor merge(const at::Tensor& by_head) const;
@@ -49,8 +52,6 @@ class CoreAttention : public torch::nn::Module {
   const StageScope& scope_;
   std::int64_t heads_ = 0, kv_heads_ = 0, head_size_ = 0;
   std::int64_t samples_ = 0, positions_ = 0;
-  at::Tensor mask_;           ///< true above the diagonal
-  at::Tensor cosine_, sine_;  ///< [positions, head_size / 2]; rotary only
 };
 
 }  // namespace foresail::runtime

@@ -5,10 +5,14 @@
 namespace foresail::runtime {
 namespace {
 
+/// A graph from what a column-parallel layer makes to what a row-parallel layer reads.
+struct InnerGraph {
+  at::Tensor leaf, output;
+};
+
 /// The graphs inside a block, from its forward to its backward pass.
 struct InnerGraphs : torch::CustomClassHolder {
-  at::Tensor qkv, attended;     // through attention
-  at::Tensor inner, activated;  // through the activation
+  InnerGraph attention, activation;
 };
 
 at::Tensor linear(const at::Tensor& input, const Parameter& weight,
@@ -43,17 +47,20 @@ struct BranchesFunction : torch::autograd::Function<BranchesFunction> {
     const bool has_shards = layer->scope().has_sequence_shards();
     const at::Tensor whole = has_shards ? op.all_gather("tp.gather_qkv", input) : input;
     auto inner = c10::make_intrusive<InnerGraphs>();
-    inner->qkv = op.compute("qkv", [&] { return linear(whole, *options.qkv, options.qkv_bias); });
-    inner->attended =
-        with_graph(inner->qkv, [&] { return layer->attention().forward(inner->qkv); });
+    InnerGraph& attention = inner->attention;
+    InnerGraph& activation = inner->activation;
+    attention.leaf =
+        op.compute("qkv", [&] { return linear(whole, *options.qkv, options.qkv_bias); });
+    run(attention, [&](const at::Tensor& leaf) { return layer->attention().forward(leaf); });
+    drop_values(attention.leaf);
     const at::Tensor sum = op.compute(
-        "proj", [&] { return at::mm(inner->attended.detach(), options.proj->value.t()); });
-    inner->inner = op.compute("fc1", [&] { return linear(whole, *options.fc1, options.fc1_bias); });
-    inner->activated =
-        with_graph(inner->inner, [&] { return layer->activation().forward(inner->inner); });
+        "proj", [&] { return at::mm(attention.output.detach(), options.proj->value.t()); });
+    activation.leaf =
+        op.compute("fc1", [&] { return linear(whole, *options.fc1, options.fc1_bias); });
+    run(activation, [&](const at::Tensor& leaf) { return layer->activation().forward(leaf); });
     op.compute("fc2", [&] {
       at::Tensor target = sum;
-      at::addmm_out(target, target, inner->activated.detach(), options.fc2->value.t());
+      at::addmm_out(target, target, activation.output.detach(), options.fc2->value.t());
     });
     graph->save_for_backward({input});
     graph->saved_data["inner"] = c10::IValue::make_capsule(inner);
@@ -67,36 +74,53 @@ struct BranchesFunction : torch::autograd::Function<BranchesFunction> {
   static variable_list backward(AutogradContext* graph, variable_list grads) {
     const ParallelBranches& layer = ModulePointer<ParallelBranches>::load(graph);
     const auto capsule = graph->saved_data.at("inner").toCapsule();
-    const auto& inner = static_cast<const InnerGraphs&>(*capsule);
+    auto& inner = static_cast<InnerGraphs&>(*capsule);
     OpContext& op = layer.scope().context();
     const ParallelBranches::Options& options = layer.options();
     at::Tensor grad = grads[0].contiguous();
     if (layer.scope().has_sequence_shards()) grad = op.all_gather("tp.gather_grad_fc2", grad);
 
-    const at::Tensor grad_activated =
-        op.compute("fc2.dgrad", [&] { return at::mm(grad, options.fc2->value); });
-    layer.scope().on_weights([&options, grad, activated = inner.activated.detach()](OpContext& at) {
-      at.compute("fc2.wgrad", [&] { accumulate(*options.fc2, nullptr, grad, activated); });
-    });
-    torch::autograd::backward({inner.activated}, {grad_activated});
-    const at::Tensor grad_attended =
-        op.compute("proj.dgrad", [&] { return at::mm(grad, options.proj->value); });
-    layer.scope().on_weights([&options, grad, attended = inner.attended.detach()](OpContext& at) {
-      at.compute("proj.wgrad", [&] { accumulate(*options.proj, nullptr, grad, attended); });
-    });
-    torch::autograd::backward({inner.attended}, {grad_attended});
-    return {input_gradient(layer, {.fc1 = inner.inner.grad().contiguous(),
-                                   .qkv = inner.qkv.grad().contiguous(),
-                                   .input = graph->get_saved_variables()[0]}),
-            at::Tensor()};
+    ColumnGradients columns;
+    columns.input = graph->get_saved_variables()[0];
+    columns.fc1 = through(layer, {"fc2", *options.fc2, grad}, inner.activation);
+    columns.qkv = through(layer, {"proj", *options.proj, grad}, inner.attention);
+    grad.reset();
+    return {input_gradient(layer, columns), at::Tensor()};
   }
 
-  /// `forward` of a part that keeps a graph of its own, whose root is `leaf`.
+  /// Runs `forward` as a graph of its own from its leaf to its output.
   template <class Forward>
-  static at::Tensor with_graph(at::Tensor& leaf, const Forward& forward) {
-    leaf = leaf.detach().requires_grad_();
+  static void run(InnerGraph& graph, const Forward& forward) {
+    graph.leaf = graph.leaf.detach().requires_grad_();
     const at::AutoGradMode on(true);
-    return forward();
+    graph.output = forward(graph.leaf);
+  }
+
+  /// Attention keeps queries, keys and values by head; the leaf need only say its shape.
+  static void drop_values(at::Tensor& leaf) {
+    leaf.set_data(at::zeros({1}, leaf.options().requires_grad(false)).expand(leaf.sizes()));
+  }
+
+  /// A row-parallel layer and its output's gradient.
+  struct Row {
+    std::string name;
+    const Parameter& weight;
+    const at::Tensor& grad;
+  };
+
+  /// Back through `row` and the graph in front of it, which goes: the gradient of the leaf.
+  static at::Tensor through(const ParallelBranches& layer, const Row& row, InnerGraph& graph) {
+    OpContext& op = layer.scope().context();
+    const at::Tensor grad_output =
+        op.compute(row.name + ".dgrad", [&] { return at::mm(row.grad, row.weight.value); });
+    layer.scope().on_weights([name = row.name, &weight = row.weight, grad = row.grad,
+                              output = graph.output.detach()](OpContext& at) {
+      at.compute(name + ".wgrad", [&] { accumulate(weight, nullptr, grad, output); });
+    });
+    torch::autograd::backward({graph.output}, {grad_output});
+    const at::Tensor grad = graph.leaf.grad().contiguous();
+    graph = {};
+    return grad;
   }
 
   static at::Tensor summed(OpContext& op, const ParallelBranches::Options& options,

@@ -75,13 +75,15 @@ void Passes::forward(PassKey key, OpContext& context) {
   }
   const bool is_last = chunk.part().has_head();
   const at::Tensor output = chunk.forward(input, is_last ? targets_.at(microbatch) : at::Tensor());
-  roots_.put(key, output);
   stage_.scope().op = nullptr;
   if (is_last) {
     loss_ += output.item<double>() / job_.program.microbatches;
   } else {
     hand_on(Payload::Activation, key, output.detach());
+    // The backward pass needs the graph behind the output, not its values.
+    at::Tensor(output).set_data(at::empty({0}, output.options()));
   }
+  roots_.put(key, output);
 }
 
 /// Backward through the autograd graph. The seed of the gradient makes sums over microbatches and

@@ -96,6 +96,7 @@ Stage::Stage(const Job& job, RankId rank) {
   scope_.split = &job.split;
   scope_.seed = job.seed;
   scope_.tp_rank = axis(program::Axis::Tp);
+  scope_.tables = make_attention_tables(job.model, job.split.sequence_length);
   const std::vector<ChunkPart>& parts =
       job.parts.at(static_cast<std::size_t>(axis(program::Axis::Pp)));
   FORESAIL_EXPECT(static_cast<int>(parts.size()) == job.program.chunks);

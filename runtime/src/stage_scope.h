@@ -18,6 +18,11 @@
 
 namespace foresail::runtime {
 
+/// What the attention of every layer reads.
+struct AttentionTables {
+  at::Tensor is_masked;     ///< [positions, positions], true where a query must not see the key
+  at::Tensor cosine, sine;  ///< [positions, head_size / 2]; rotary positions only
+};
 /// What the weight half of a backward pass runs, in order.
 using DeferredWork = std::vector<std::function<void(OpContext&)>>;
 
@@ -27,6 +32,7 @@ struct StageScope {
   const models::Split* split = nullptr;
   std::uint64_t seed = 1;
   int tp_rank = 0;
+  AttentionTables tables;
   OpContext* op = nullptr;  ///< set while a pass runs
   /// Set while the input half of a split backward pass runs: work on gradients of weights is put
   /// here, in its order, for the weight half. No GEMM runs twice.

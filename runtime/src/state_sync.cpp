@@ -25,6 +25,25 @@ Overlap overlap(const Parameter& parameter, std::int64_t first, std::int64_t cou
   return {begin, std::max<std::int64_t>(0, end - begin)};
 }
 
+/// Whether a pass may start before the gradients of the one before it have left.
+bool outruns_reduction(const program::Program& program, int stage) {
+  const auto& ops = program.stages.at(static_cast<std::size_t>(stage)).ops;
+  for (std::uint32_t i = 0; i < ops.size(); ++i) {
+    const program::OpId reduction{i};
+    if (ops[reduction].payload != Payload::ChunkGradients || ops[reduction].microbatch < 0)
+      continue;
+    for (std::uint32_t next = i + 1; next < ops.size(); ++next) {
+      const Op& op = ops[program::OpId{next}];
+      if (op.kind != OpKind::Compute) continue;
+      const bool waits = op.pass == program::Pass::Optimizer ||
+                         std::ranges::find(op.after, reduction) != op.after.end();
+      if (!waits) return true;
+      break;
+    }
+  }
+  return false;
+}
+
 /// Sums of fp32 products over short blocks, added up in double precision: fast, and good to some
 /// 1e-7 whatever the size.
 double squared_norm(const at::Tensor& flat) {
@@ -46,6 +65,7 @@ StateSync::StateSync(const Job& job, Stage& stage, const MeshPlace& place)
     is_sharded_ = is_sharded_ || op.collective == Collective::ReduceScatter;
     leaves_per_microbatch_ = leaves_per_microbatch_ || op.microbatch >= 0;
   }
+  sets_aside_ = leaves_per_microbatch_ && outruns_reduction(job.program, place.pp);
   const AdamOptions adam{.learning_rate = job.training.learning_rate};
   for (Bucket* bucket : stage.all_buckets()) {
     Owned owned;
@@ -54,7 +74,10 @@ StateSync::StateSync(const Job& job, Stage& stage, const MeshPlace& place)
     owned.grads = bucket->grads();
     if (is_sharded_) {
       values = bucket->shard_of(values, place.dp);
-      owned.grads = at::zeros_like(values);
+      // What is reduced once a step lands in the bucket; a sum over microbatches has its own place.
+      owned.is_sum = leaves_per_microbatch_ && bucket != stage.embedding_bucket();
+      owned.grads =
+          owned.is_sum ? at::zeros_like(values) : bucket->shard_of(bucket->grads(), place.dp);
       owned.first = place.dp * values.numel();
     }
     owned.adam = std::make_unique<Adam>(adam, values);
@@ -70,7 +93,7 @@ StateSync::Owned& StateSync::owned_of(const Op& op) {
 }
 
 void StateSync::after_backward(PassKey key) {
-  if (!leaves_per_microbatch_) return;
+  if (!sets_aside_) return;
   at::Tensor grads = stage_.bucket(key.chunk).grads();
   set_aside_.put(key, grads.clone());
   grads.zero_();
@@ -103,13 +126,20 @@ void StateSync::reduce_gradients(const Op& op, Communicator& communicator) {
     return;
   }
   FORESAIL_EXPECT(op.collective == Collective::ReduceScatter);
-  const bool is_aside = op.microbatch >= 0;
-  at::Tensor whole = is_aside ? set_aside_.take({op.chunk, op.microbatch}) : bucket.grads();
+  at::Tensor whole =
+      owned.is_sum && sets_aside_ ? set_aside_.take({op.chunk, op.microbatch}) : bucket.grads();
   expect_bytes(op, whole);
-  at::Tensor shard = at::empty_like(owned.grads);
-  communicator.reduce_scatter(whole, shard);
-  owned.grads.add_(shard);
-  if (!is_aside) whole.zero_();
+  if (owned.is_sum) {
+    at::Tensor shard = bucket.shard_of(whole, place_.dp);
+    communicator.reduce_scatter(whole, shard);
+    owned.grads.add_(shard);
+    whole.zero_();
+    return;
+  }
+  communicator.reduce_scatter(whole, owned.grads);
+  whole.narrow(0, 0, owned.first).zero_();
+  const std::int64_t end = owned.first + owned.grads.numel();
+  whole.narrow(0, end, whole.numel() - end).zero_();
 }
 
 /// The other copy saw the other half of the microbatches.
@@ -185,6 +215,19 @@ StepScalars StateSync::reduce(const StepScalars& local, Communicator& world) {
   at::Tensor sums = at::tensor({local.squared_norm, local.loss}, at::kDouble).to(at::kFloat);
   world.all_reduce(sums, Reduction::Sum);
   return {sums[0].item<float>(), sums[1].item<float>()};
+}
+
+void StateSync::for_each_counted(
+    const std::function<void(const Parameter&, std::int64_t, const at::Tensor&)>& visit) const {
+  for (const Owned& owned : owned_) {
+    for (const auto& parameter : owned.bucket->parameters()) {
+      if (!counts(*parameter, owned)) continue;
+      const Overlap own = overlap(*parameter, owned.first, owned.grads.numel());
+      if (own.count == 0) continue;
+      visit(*parameter, own.first - parameter->offset,
+            owned.bucket->values().narrow(0, own.first, own.count));
+    }
+  }
 }
 
 void StateSync::optimize(double gradient_norm) {

@@ -3,6 +3,7 @@
 /// norm, and the optimizer. With ZeRO each data-parallel rank reduces and updates one shard.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -23,8 +24,8 @@ class StateSync {
  public:
   StateSync(const Job& job, Stage& stage, const MeshPlace& place);
 
-  /// Where gradients leave once per microbatch (ZeRO-2 without a pipeline), what a backward pass
-  /// has added is set aside at once, since the next pass may run before the collective.
+  /// Where gradients leave once per microbatch (ZeRO-2 without a pipeline) while the next pass runs
+  /// (overlap.dp), what a backward pass has added is set aside at once.
   void after_backward(PassKey key);
 
   /// One op of payload ChunkGradients, EmbeddingGradients, ChunkParameters, EmbeddingParameters,
@@ -35,6 +36,11 @@ class StateSync {
   StepScalars local_scalars(double loss) const;
   static StepScalars reduce(const StepScalars& local, Communicator& world);
 
+  /// Every parameter, or part of one, once over all ranks: `first` counts in the parameter's
+  /// elements, `values` [n] are what this rank's optimizer updates.
+  void for_each_counted(const std::function<void(const Parameter&, std::int64_t first,
+                                                 const at::Tensor& values)>& visit) const;
+
   /// Clips by the global norm, updates this rank's parameters, and clears the gradients.
   void optimize(double gradient_norm);
 
@@ -44,6 +50,7 @@ class StateSync {
     Bucket* bucket = nullptr;
     at::Tensor grads;        ///< all of the bucket's, or the shard that reduce-scatters fill
     std::int64_t first = 0;  ///< offset of `grads` in the bucket
+    bool is_sum = false;     ///< `grads` lie outside the bucket and sum what leaves it
     std::unique_ptr<Adam> adam;
   };
 
@@ -59,7 +66,7 @@ class StateSync {
   Stage& stage_;
   MeshPlace place_;
   bool is_sharded_ = false;
-  bool leaves_per_microbatch_ = false;
+  bool leaves_per_microbatch_ = false, sets_aside_ = false;
   std::vector<Owned> owned_;  // by chunk, then the embedding bucket
   Shelf set_aside_;
 };

@@ -5,8 +5,10 @@
 
 #include "executor.h"
 #include "foresail/base/error.h"
+#include "foresail/runtime/tensor_memory.h"
 #include "passes.h"
 #include "state_sync.h"
+#include "weight_map.h"
 
 namespace foresail::runtime {
 namespace {
@@ -184,6 +186,7 @@ struct Trainer::Impl {
     }
   }
 
+  std::shared_ptr<TensorMemory> memory = TensorMemory::current();  // shared with the tensors
   Options options;
   const Job& job;
   SpanLog log;
@@ -205,6 +208,7 @@ Trainer::Trainer(const Options& options) {
   FORESAIL_EXPECT(options.endpoint != nullptr);
   check_supported(*options.job);
   use_one_core();
+  const TensorMemory::Opened opened(std::make_shared<TensorMemory>());
   impl_ = std::make_unique<Impl>(options);
 }
 
@@ -214,17 +218,42 @@ StepSummary Trainer::run_step() {
   StepSummary summary;
   summary.step = impl_->step;
   summary.start_ns = steady_ns();
+  impl_->memory->restart_peak();
   impl_->executor.run_step(
       impl_->step, {.run = [this](OpId op) { impl_->run(op); },
                     .failed = [this](std::exception_ptr failure) { impl_->failed(failure); }});
   summary.end_ns = steady_ns();
   impl_->passes.finish_step();
+  summary.peak_bytes = impl_->memory->peak().count();
   summary.loss = impl_->scalars.loss;
   summary.data_wait_ns = impl_->passes.take_data_wait_ns();
   summary.gradient_norm = std::sqrt(impl_->scalars.squared_norm);
   summary.executed_digest = impl_->executor.executed_digest();
   ++impl_->step;
   return summary;
+}
+
+void Trainer::read_weights(const std::filesystem::path& path) {
+  FORESAIL_EXPECT(impl_->step == 0);
+  const models::Model& model = impl_->job.model;
+  check_weights(path, model, impl_->job.training.sequence_length);
+  const Safetensors file(path);
+  for (Bucket* bucket : impl_->stage.all_buckets()) {
+    for (const auto& parameter : bucket->parameters()) {
+      const auto parts = weight_parts(model, *parameter, impl_->place.tp_size, impl_->place.tp);
+      read_parts(file, parts, parameter->value.data_ptr<float>());
+    }
+  }
+}
+
+void Trainer::write_weights(const std::filesystem::path& path) const {
+  const models::Model& model = impl_->job.model;
+  const SafetensorsHead head = make_head(tensor_list(model, impl_->job.training.sequence_length));
+  impl_->state.for_each_counted(
+      [&](const Parameter& parameter, std::int64_t first, const at::Tensor& values) {
+        const auto parts = weight_parts(model, parameter, impl_->place.tp_size, impl_->place.tp);
+        write_part(path, head, parts, first, values.data_ptr<float>(), values.numel());
+      });
 }
 
 const std::vector<MeasuredSpan>& Trainer::spans() const {

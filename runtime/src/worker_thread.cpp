@@ -3,9 +3,15 @@
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
 
+#include "foresail/runtime/tensor_memory.h"
+
 namespace foresail::runtime {
 
-WorkerThread::WorkerThread() : thread_([this] { run(); }) {}
+WorkerThread::WorkerThread()
+    : thread_([this, account = TensorMemory::current()] {
+        const TensorMemory::Opened opened(account);
+        run();
+      }) {}
 
 WorkerThread::~WorkerThread() {
   {

@@ -8,6 +8,8 @@
 #include <ctime>
 
 #include "foresail/base/error.h"
+#include "foresail/base/quantity.h"
+#include "foresail/planner/memory_bound.h"
 #include "foresail/report/breakdown.h"
 #include "foresail/scenarios/spread.h"
 
@@ -75,8 +77,19 @@ void set_rates(const Plan& plan, const Program& program, report::StepResult& res
   result.peak_tflops = peak * 1e-12;
 }
 
-program::MemoryNeed most_loaded(const Program& program) {
-  return *std::ranges::max_element(program.memory, {}, &program::MemoryNeed::peak);
+/// Of the stage that needs most.
+void set_memory(const Plan& plan, const Program& program, report::StepResult& result) {
+  const auto most = std::ranges::max_element(program.memory, {}, &program::MemoryNeed::peak);
+  const int stage = static_cast<int>(most - program.memory.begin());
+  const Bytes upper = planner::memory_bound(plan, program, stage).upper();
+  result.memory = *most;
+  result.memory_upper = upper;
+  const Bytes limit = program.memory_limit;
+  if (limit.count() > 0 && upper > limit && most->peak() <= limit) {
+    result.notes.push_back(fmt::format(
+        "fits by the point estimate of memory, but may need up to {} of {} (explain memory)",
+        foresail::to_text(upper), foresail::to_text(limit)));
+  }
 }
 
 Document collision_document(const sim::StepOutcome& outcome) {
@@ -231,7 +244,7 @@ Answer simulate(const Plan& plan, const SimulateOptions& options) {
   report::StepResult result;
   result.iteration_time = outcome.iteration;
   set_rates(plan, answer.program, result);
-  result.memory = most_loaded(answer.program);
+  set_memory(plan, answer.program, result);
   const sim::TraceRanks ranks = breakdown_ranks(answer.program, outcome);
   result.breakdown =
       report::break_down(answer.program, sim::make_trace(answer.program, outcome, ranks));
@@ -276,7 +289,7 @@ report::StepResult measured_result(const Plan& plan, const Program& program, con
   report::StepResult result;
   result.iteration_time = steps[steps.size() / 2];
   set_rates(plan, program, result);
-  result.memory = most_loaded(program);
+  set_memory(plan, program, result);
   result.breakdown = report::break_down(program, trace);
   result.fidelity = trace.fidelity;
   result.seed = trace.seed;

@@ -90,7 +90,7 @@ TEST(ContextParallel, ARingNeedsLessRoom) {
   Model model = small();
   model.ffn = 8;  // so that attention is the widest part
   const auto room = [&](ContextParallel kind) {
-    return layer_work(model, split_of(kind)).working_set.count();
+    return sum(layer_work(model, split_of(kind)).backward_peak).count();
   };
   EXPECT_EQ(room(ContextParallel::AllGather) - room(ContextParallel::Ring), 4 * kKeysAndValues);
 }

@@ -121,24 +121,63 @@ TEST(SavedTensors, Fp8HalvesTheInputsOfLinearLayers) {
   EXPECT_EQ((half - layer_work(model, split).saved_bytes()).count(), 8192LL * (3 * 4096 + 14336));
 }
 
-TEST(WorkingSet, HoldsTheRecomputedTensors) {
+std::int64_t bytes_of(const std::vector<SavedTensor>& tensors, std::string_view name) {
+  std::int64_t bytes = 0;
+  for (const SavedTensor& tensor : tensors) {
+    if (tensor.name == name) bytes += tensor.bytes.count();
+  }
+  return bytes;
+}
+
+// Gelu, serial, unfused, no dropout, t = 1, in units of a hidden state; P = a s / h for the
+// probabilities. When fc1's output has its gradient (4), all but fc2's input (16 - 4 + P) is there,
+// beside the gradients of fc2's input (4) and of the layer's output (1): 21 + P. In attention:
+// norm1 and qkv input, queries, keys, values, probabilities (5 + P), the gradients of norm2's and
+// of the projection's input (2), of the context, values, keys and queries by head (4), of
+// probabilities and scores (2 P), and the last three merged (3) into one (3): 17 + 3 P.
+TEST(BackwardPeak, LiesInTheMlpOrInAttentionWhicheverHoldsMore) {
+  Model model = catalogue_model("gpt_22b");
+  model.dropout = false;
+  Split split = megatron(1);
+  split.dtype = DType::Fp32;
+  const auto peak = [&] {
+    const std::int64_t sbh = 4 * split.sequence_length * model.hidden;
+    const Bytes bytes = sum(layer_work(model, split).backward_peak);
+    return static_cast<double>(bytes.count()) / static_cast<double>(sbh);
+  };
+  // P = 64 * 96 / 6144 = 1: 22 against 20.
+  split.sequence_length = 96;
+  EXPECT_DOUBLE_EQ(peak(), 22);
+  // P = 8: 29 against 41.
+  split.sequence_length = 768;
+  EXPECT_DOUBLE_EQ(peak(), 41);
+}
+
+TEST(BackwardPeak, HoldsTheRecomputedTensors) {
   const Model model = catalogue_model("gpt_22b");
   Split split = megatron(8);
   const Work kept = layer_work(model, split);
   split.recompute = Recompute::Full;
   const Work full = layer_work(model, split);
-  EXPECT_EQ(full.working_set - kept.working_set, kept.saved_bytes());
+  // All that would have been saved is there again, and the output that nobody needs.
+  const std::int64_t output = bytes_of(full.backward_peak, "layer.output");
+  EXPECT_EQ(output, 2LL * 2048 * 6144);
+  EXPECT_EQ(sum(full.backward_peak).count(), sum(kept.backward_peak).count() + output);
+  EXPECT_LT(sum(full.forward_peak), kept.saved_bytes());
   split.recompute = Recompute::Selective;
   const Work selective = layer_work(model, split);
-  EXPECT_EQ(selective.working_set - kept.working_set, kept.saved_bytes() - selective.saved_bytes());
+  EXPECT_LT(selective.saved_bytes(), kept.saved_bytes());
+  EXPECT_GT(bytes_of(selective.backward_peak, "softmax.output"), 0);
 }
 
-TEST(WorkingSet, HoldsGatheredTensorsUnderSequenceParallelism) {
-  const Model model = catalogue_model("gpt_22b");
+TEST(BackwardPeak, HoldsGatheredTensorsUnderSequenceParallelism) {
   Split split = megatron(8);
-  const Bytes whole = layer_work(model, split).working_set;
   split.sequence_parallel = true;
-  EXPECT_EQ((layer_work(model, split).working_set - whole).count(), 2 * 2 * 2048LL * 6144);
+  split.stack.flash_attention = true;
+  const Work work = layer_work(catalogue_model("gpt_22b"), split);
+  EXPECT_EQ(bytes_of(work.backward_peak, "gathered_gradient") +
+                bytes_of(work.backward_peak, "fc1.gathered_input"),
+            2LL * 2048 * 6144);
 }
 
 }  // namespace

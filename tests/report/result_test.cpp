@@ -21,6 +21,7 @@ StepResult example() {
   result.mfu_formula = "korthikanti";
   result.peak_tflops = 312;
   result.memory = {Bytes(1 << 30), Bytes(2 << 20), Bytes(0), Bytes(5), Bytes(6)};
+  result.memory_upper = Bytes(std::int64_t{2} << 30);
   result.breakdown.compute = milliseconds(5000);
   result.breakdown.bubble = milliseconds(1340);
   result.network = {
@@ -53,7 +54,7 @@ TEST(StepResult, HasTheKeysOfTheContract) {
                   "seed", "version", "plan_digest", "program_digest", "simulator", "notes"));
   EXPECT_THAT(keys_of(document["memory_bytes"]),
               testing::UnorderedElementsAre("parameters", "gradients", "optimizer", "activations",
-                                            "buffers", "peak"));
+                                            "buffers", "peak", "upper_bound"));
   EXPECT_THAT(keys_of(document["simulator"]),
               testing::UnorderedElementsAre("events", "cpu_s", "wall_s", "peak_rss_bytes"));
   EXPECT_EQ(document["iteration_time_s"], 6.34);
@@ -67,6 +68,14 @@ TEST(StepResult, SaysNullForWhatIsNotKnown) {
   const Document document = to_document(measured);
   EXPECT_TRUE(document["interval_90"].is_null());
   EXPECT_TRUE(document["simulator"].is_null());
+  EXPECT_FALSE(document["memory_bytes"].contains("measured_peak"));
+}
+
+TEST(StepResult, ShowsWhatRanksHeld) {
+  StepResult measured = example();
+  measured.memory_measured = Bytes(900 << 20);
+  EXPECT_EQ(to_document(measured)["memory_bytes"]["measured_peak"], 900 << 20);
+  EXPECT_THAT(to_text(measured), testing::HasSubstr("memory measured        900 MiB"));
 }
 
 TEST(StepResult, PrintsATableForPeople) {

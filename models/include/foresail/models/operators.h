@@ -74,7 +74,7 @@ struct Split {
 };
 inline constexpr int kOverlapChunks = 4;
 
-/// A tensor that lives from a forward pass to its backward pass.
+/// A tensor; of Work::saved, one that lives from a forward pass to its backward pass.
 struct SavedTensor {
   std::string name;  ///< "norm1.input", "qkv.input", "query", "softmax.output", "dropout_mask1" ...
   Bytes bytes;       ///< on one rank, for one microbatch
@@ -85,13 +85,17 @@ struct Work {
   std::vector<Kernel> forward;
   std::vector<Kernel> backward;    ///< recomputation included
   std::vector<SavedTensor> saved;  ///< kept from forward to backward
-  Bytes working_set;  ///< largest transient beyond `saved` (recomputed tensors, gathers)
+  /// All tensors of this part at the fullest moment of either pass: those of `saved` that are there
+  /// then, what is recomputed or gathered, outputs and gradients. Parts before this one hold their
+  /// `saved` beside it; parts behind it, nothing.
+  std::vector<SavedTensor> forward_peak, backward_peak;
   /// What the weight half of a split backward still needs when the input half is done, instead of
   /// `saved`: inputs and output gradients of the linear layers (Qi 2024, table 1: 32 sbh).
   std::vector<SavedTensor> retained;
   Bytes saved_bytes() const;
   Bytes retained_bytes() const;
 };
+Bytes sum(const std::vector<SavedTensor>& tensors);
 
 /// One transformer layer without experts.
 Work layer_work(const Model& model, const Split& split);

@@ -33,10 +33,12 @@ struct StepResult {
   double mfu = 0;  ///< model FLOPs of the step / (time * GPUs * peak)
   double hfu = 0;  ///< the same with recomputed FLOPs
   double model_tflops_per_gpu = 0;
-  std::string mfu_formula;     ///< which count of model FLOPs
-  bool mfu_causal = false;     ///< whether it counts half the attention
-  double peak_tflops = 0;      ///< of one GPU, the denominator of MFU
-  program::MemoryNeed memory;  ///< of the stage that needs most
+  std::string mfu_formula;               ///< which count of model FLOPs
+  bool mfu_causal = false;               ///< whether it counts half the attention
+  double peak_tflops = 0;                ///< of one GPU, the denominator of MFU
+  program::MemoryNeed memory;            ///< of the stage that needs most, as planned
+  std::optional<Bytes> memory_upper;     ///< what a rank of that stage needs at most
+  std::optional<Bytes> memory_measured;  ///< most bytes of tensors that any rank really held
   Breakdown breakdown;
   /// Free in its keys: numbers and texts, or lists of objects with equal keys, which become tables.
   Document network = Document::object();

@@ -25,7 +25,8 @@ class Communicator {
   virtual void all_reduce(Tensor& tensor, Reduction reduction) = 0;
   /// `output` holds size() times `input`, by rank.
   virtual void all_gather(const Tensor& input, Tensor& output) = 0;
-  /// Sums; `input` holds size() times `output`, and part r goes to rank r.
+  /// Sums; `input` holds size() times `output`, and part r goes to rank r. `output` may be this
+  /// rank's part of `input`.
   virtual void reduce_scatter(const Tensor& input, Tensor& output) = 0;
   virtual void broadcast(Tensor& tensor, int root) = 0;
   /// Both hold size() equal parts: part r of `input` goes to rank r.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -43,6 +44,13 @@ class Trainer {
 
   /// All ranks must call it equally often. After an exception the trainer is dead.
   StepSummary run_step();
+
+  /// Puts the file's weights in the place of the initial ones, before the first step. Throws what
+  /// check_weights does.
+  void read_weights(const std::filesystem::path& path);
+  /// Writes this rank's part of the weights into the file that create_weights made. When all ranks
+  /// have, it is whole, and the same for every layout.
+  void write_weights(const std::filesystem::path& path) const;
 
   /// What has been recorded so far.
   const std::vector<MeasuredSpan>& spans() const;

@@ -1,0 +1,164 @@
+// The planner's memory against the peak of real steps on the CPU, counted by the allocator.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "foresail/planner/memory_bound.h"
+#include "foresail/runtime/tensor_memory.h"
+#include "thread_job.h"
+#include "worker_job.h"
+
+namespace foresail::testing {
+namespace {
+
+using models::Recompute;
+using planner::Layout;
+using planner::ScheduleKind;
+
+struct Case {
+  Layout layout;
+  std::string model = "gpt_tiny";
+  std::function<void(planner::Plan&)> change = [](planner::Plan&) {};
+  std::string parts = {};  ///< what `change` makes of the model
+};
+
+struct Degrees {
+  int tp = 1, pp = 1, dp = 1, v = 1;
+};
+
+Layout layout_of(const Degrees& degrees, Recompute recompute = Recompute::None) {
+  Layout layout;
+  layout.tp = degrees.tp;
+  layout.pp = degrees.pp;
+  layout.dp = degrees.dp;
+  layout.v = degrees.v;
+  layout.overlap.pp = degrees.v > 1;
+  if (degrees.v > 1) layout.schedule = ScheduleKind::Interleaved;
+  layout.sequence_parallel = degrees.tp > 1;
+  layout.recompute = recompute;
+  layout.microbatch_size = 2;
+  return layout;
+}
+
+template <class Change>
+Layout changed(Layout layout, const Change& change) {
+  change(layout);
+  return layout;
+}
+
+std::vector<Case> cases() {
+  return {
+      {layout_of({})},
+      {layout_of({}, Recompute::Full)},
+      {layout_of({}, Recompute::Selective)},
+      {changed(layout_of({.tp = 2}), [](Layout& layout) { layout.sequence_parallel = false; })},
+      {layout_of({.tp = 2}, Recompute::Selective)},
+      {layout_of({.tp = 4}, Recompute::Full)},
+      {layout_of({.pp = 2})},
+      {layout_of({.pp = 4}), "gpt_tiny_tied"},
+      {layout_of({.pp = 2, .v = 2})},
+      {changed(layout_of({.pp = 2}),
+               [](Layout& layout) { layout.schedule = ScheduleKind::Gpipe; })},
+      {changed(layout_of({.dp = 2}), [](Layout& layout) { layout.zero_stage = 1; })},
+      {changed(layout_of({.dp = 2}), [](Layout& layout) { layout.zero_stage = 2; })},
+      {changed(layout_of({.dp = 4}),
+               [](Layout& layout) {
+                 layout.zero_stage = 2;
+                 layout.overlap.dp = true;
+               })},
+      {layout_of({.tp = 2, .pp = 2}, Recompute::Full), "gpt_tiny_tied"},
+      {changed(layout_of({.pp = 2, .dp = 2}), [](Layout& layout) { layout.zero_stage = 1; }),
+       "gpt_tiny_tied"},
+      {changed(layout_of({.pp = 2}), [](Layout& layout) { layout.schedule = ScheduleKind::ZbH1; })},
+      {changed(layout_of({.pp = 2, .v = 2}),
+               [](Layout& layout) { layout.schedule = ScheduleKind::ZbV; })},
+      {layout_of({.tp = 2}), "gpt_tiny",
+       [](planner::Plan& plan) {
+         plan.model.block = models::Block::Parallel;
+         plan.model.attention = models::Attention::SlidingWindow;
+         plan.model.window = 64;
+       },
+       "parallel block, window"},
+      // Llama's parts: grouped queries, SwiGLU, RMSNorm, rotary positions.
+      {layout_of({.tp = 2}), "gpt_tiny",
+       [](planner::Plan& plan) {
+         plan.model.kv_heads = 2;
+         plan.model.ffn = 384;
+         plan.model.activation = models::Activation::SwiGlu;
+         plan.model.norm = models::Norm::RmsNorm;
+         plan.model.positions = models::Positions::Rotary;
+         plan.model.max_positions = 0;
+         plan.model.biases = false;
+       },
+       "Llama's parts"},
+  };
+}
+
+/// What one rank's steps held at most, and what was planned for it.
+struct Row {
+  std::uint32_t rank = 0;
+  std::int64_t measured = 0, point = 0, upper = 0;
+};
+
+std::vector<Row> rows_of(const planner::Plan& plan) {
+  const runtime::Job job = cli::make_job(plan);
+  const std::vector<RankResult> ranks = run_job(job, 2);
+  std::vector<Row> rows;
+  for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    const auto pp = static_cast<std::size_t>(program::Axis::Pp);
+    const int stage = plan.layout.grid().coordinates(RankId{rank})[pp];
+    const planner::MemoryBound bound = planner::memory_bound(plan, job.program, stage);
+    Row row{.rank = rank, .point = bound.point.peak().count(), .upper = bound.upper().count()};
+    for (const auto& step : ranks[rank].steps)
+      row.measured = std::max(row.measured, step.peak_bytes);
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+std::string name_of(const Case& each) {
+  std::string text = describe(each.layout);
+  if (each.layout.recompute != Recompute::None) {
+    text += ", recompute " + std::string(to_string(each.layout.recompute));
+  }
+  if (each.model == "gpt_tiny_tied") text += ", tied";
+  return each.parts.empty() ? text : text + ", " + each.parts;
+}
+
+/// The table of docs/validation/memory.md; of ranks that are alike, the one furthest off.
+void print(const Case& each, const std::vector<Row>& rows) {
+  std::int64_t last = 0;
+  for (const Row& row : rows) {
+    if (std::exchange(last, row.point) == row.point) continue;
+    const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+    std::printf("| %s | %u | %.2f | %.2f | %+.1f %% | %.2f |\n", name_of(each).c_str(), row.rank,
+                mib(row.measured), mib(row.point),
+                100 * (static_cast<double>(row.point) / static_cast<double>(row.measured) - 1),
+                mib(row.upper));
+  }
+}
+
+TEST(Memory, PeaksOfRealStepsAreThosePlanned) {
+  runtime::TensorMemory::count();
+  ASSERT_TRUE(runtime::TensorMemory::is_counting());
+  for (const Case& each : cases()) {
+    const planner::Plan plan =
+        make_plan({.layout = each.layout, .model = each.model, .change = [&](planner::Plan& made) {
+                     made.training.sequence_length = 256;
+                     each.change(made);
+                   }});
+    const std::vector<Row> rows = rows_of(plan);
+    print(each, rows);
+    for (const Row& row : rows) {
+      SCOPED_TRACE(name_of(each) + ", rank " + std::to_string(row.rank));
+      EXPECT_LE(row.measured, row.upper);
+      EXPECT_NEAR(static_cast<double>(row.point), static_cast<double>(row.measured),
+                  0.1 * static_cast<double>(row.measured));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace foresail::testing
