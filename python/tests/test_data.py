@@ -86,7 +86,8 @@ def test_the_command_says_what_the_model_needs(tmp_path, capsys):
     (b"x", ["--tokenizer", "none.json"], "none.json"),
 ])
 def test_one_message_and_no_files_for_wrong_input(tmp_path, capsys, text, arguments, message):
-    pytest.importorskip("tokenizers") if "--tokenizer" in arguments else None
+    if "--tokenizer" in arguments:
+        pytest.importorskip("tokenizers")
     if text is not None:
         (tmp_path / "text").write_bytes(text)
     assert data.main([str(tmp_path / "text"), "-o", str(tmp_path / "corpus"), *arguments]) == 2

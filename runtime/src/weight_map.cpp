@@ -94,24 +94,46 @@ bool is_linear(const std::string& module) {
   return module == "qkv" || module == "proj" || module == "fc1" || module == "fc2";
 }
 
-/// Calls `visit(parameter_element, tensor_element, count)` for runs that are contiguous in both.
+/// Elements that follow each other in the tensor, from `to` on; in the parameter they stand
+/// `stride` apart, from `from` on.
+struct Run {
+  std::int64_t from = 0;
+  std::int64_t stride = 1;
+  std::int64_t to = 0;
+  std::int64_t count = 0;
+};
+
+std::int64_t ceil_div(std::int64_t value, std::int64_t by) {
+  return value <= 0 ? 0 : (value + by - 1) / by;
+}
+
+/// All runs of the part that lie in elements [first, end) of the parameter.
 template <class Visit>
 void for_each_run(const WeightPart& part, const std::vector<std::int64_t>& shape,
-                  std::int64_t first, std::int64_t count, Visit visit) {
+                  std::int64_t first, std::int64_t end, Visit visit) {
   const std::int64_t width = shape.size() == 2 ? shape[1] : 1;
+  const std::int64_t columns = part.columns;
+  if (part.is_transposed) {
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const std::int64_t begin = std::max(ceil_div(first - c, columns), part.local_row);
+      const std::int64_t behind = std::min(ceil_div(end - c, columns), part.local_row + part.rows);
+      if (begin >= behind) continue;
+      visit(Run{.from = begin * columns + c,
+                .stride = columns,
+                .to = (part.column + c) * width + part.row + begin - part.local_row,
+                .count = behind - begin});
+    }
+    return;
+  }
   for (std::int64_t r = 0; r < part.rows; ++r) {
-    const std::int64_t begin = (part.local_row + r) * part.columns;
-    const std::int64_t from = std::max(begin, first);
-    const std::int64_t to = std::min(begin + part.columns, first + count);
-    if (from >= to) continue;
-    const std::int64_t column = part.column + from - begin;
-    if (!part.is_transposed) {
-      visit(from, (part.row + r) * width + column, to - from);
-      continue;
-    }
-    for (std::int64_t i = 0; i < to - from; ++i) {
-      visit(from + i, (column + i) * width + part.row + r, std::int64_t{1});
-    }
+    const std::int64_t start = (part.local_row + r) * columns;
+    const std::int64_t from = std::max(start, first);
+    const std::int64_t behind = std::min(start + columns, end);
+    if (from >= behind) continue;
+    visit(Run{.from = from,
+              .stride = 1,
+              .to = (part.row + r) * width + part.column + from - start,
+              .count = behind - from});
   }
 }
 
@@ -209,29 +231,38 @@ void write_part(const std::filesystem::path& path, const SafetensorsHead& head,
   const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (file < 0) fail();
   bool is_written = true;
+  std::vector<float> gathered;
   for (const WeightPart& part : parts) {
     const StoredTensor& tensor = head.tensors.at(part.tensor);
-    for_each_run(part, tensor.shape, first, count,
-                 [&](std::int64_t from, std::int64_t to, std::int64_t length) {
-                   const auto bytes = static_cast<std::size_t>(length) * sizeof(float);
-                   const auto at = tensor.offset + to * static_cast<std::int64_t>(sizeof(float));
-                   const ssize_t done = ::pwrite(file, values + (from - first), bytes, at);
-                   is_written = is_written && done == static_cast<ssize_t>(bytes);
-                 });
+    for_each_run(part, tensor.shape, first, first + count, [&](const Run& run) {
+      const float* source = values + (run.from - first);
+      gathered.resize(static_cast<std::size_t>(run.count));
+      for (std::int64_t i = 0; i < run.count; ++i) {
+        gathered[static_cast<std::size_t>(i)] = source[i * run.stride];
+      }
+      const std::size_t bytes = gathered.size() * sizeof(float);
+      const auto at = tensor.offset + run.to * static_cast<std::int64_t>(sizeof(float));
+      const ssize_t done = ::pwrite(file, gathered.data(), bytes, at);
+      is_written = is_written && done == static_cast<ssize_t>(bytes);
+    });
   }
   if (::close(file) != 0 || !is_written) fail();
 }
 
 void read_parts(const Safetensors& file, const std::vector<WeightPart>& parts, float* values) {
+  std::vector<float> gathered;
   for (const WeightPart& part : parts) {
     std::string name = part.tensor;
     if (!file.tensors().contains(name)) name = name.substr(name.find('.') + 1);
     const StoredTensor& tensor = file.tensors().at(name);
     const std::int64_t end = (part.local_row + part.rows) * part.columns;
-    for_each_run(part, tensor.shape, 0, end,
-                 [&](std::int64_t to, std::int64_t from, std::int64_t length) {
-                   file.read(tensor, from, {values + to, static_cast<std::size_t>(length)});
-                 });
+    for_each_run(part, tensor.shape, 0, end, [&](const Run& run) {
+      gathered.resize(static_cast<std::size_t>(run.count));
+      file.read(tensor, run.to, gathered);
+      for (std::int64_t i = 0; i < run.count; ++i) {
+        values[run.from + i * run.stride] = gathered[static_cast<std::size_t>(i)];
+      }
+    });
   }
 }
 
