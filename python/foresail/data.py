@@ -172,8 +172,8 @@ def _parser():
     parser.add_argument("-o", "--output", required=True, metavar="PREFIX",
                         help="writes PREFIX.bin and PREFIX.idx")
     parser.add_argument("--documents", choices=["auto", "lines", "jsonl", "files"], default="auto",
-                        help="what a document is: a line, the text of a JSON line, or a file; auto: "
-                             "JSON lines in .jsonl, else files")
+                        help="what a document is: a line, the text of a JSON line, or a file; "
+                             "auto: JSON lines in .jsonl, else files")
     parser.add_argument("--key", default="text", help="of the text in a JSON line")
     parser.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json; without: bytes")
     parser.add_argument("--end", metavar="TOKEN",
