@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 struct Options {
   Common common;
-  std::string plan, output, data;
+  std::string plan, output, data, weights, save_weights;
   int launch = 0, steps = 0, processes = 0;
 };
 
@@ -73,6 +73,8 @@ int run(const Options& options) {
   arguments = {is_rank ? "run" : "launch", options.plan, "-o", options.output};
   add_number(arguments, "--launch", options.launch);
   add_text(arguments, "--data", options.data);
+  add_text(arguments, "--weights", options.weights);
+  add_text(arguments, "--save-weights", options.save_weights);
   add_number(arguments, "--steps", options.steps);
   add_text(arguments, "--trace-ranks", options.common.trace_ranks);
   const int status = run_worker(arguments);
@@ -147,7 +149,11 @@ Command add_run(CLI::App& root) {
                   "start this many ranks on this host; without it, be the rank that torchrun's or "
                   "Slurm's environment names")
       ->check(CLI::PositiveNumber);
-  app->add_option("--data", options->data, "text file or folder to train on");
+  app->add_option("--data", options->data, "text, or PREFIX of a .bin and .idx, to train on");
+  app->add_option("--weights", options->weights,
+                  "safetensors file, or folder with one, to start from");
+  app->add_option("--save-weights", options->save_weights,
+                  "folder for model.safetensors and config.json after the last step");
   app->add_option("--steps", options->steps, "instead of the plan's")->check(CLI::PositiveNumber);
   options->common.add_to(*app);
   return {app, [options] { return run(*options); }};

@@ -20,7 +20,12 @@ struct Arguments {
 void add_run_options(CLI::App& command, Arguments& arguments) {
   command.add_option("plan", arguments.run.plan, "the Plan")->required();
   command.add_option("-o,--output", arguments.run.output, "folder for the results")->required();
-  command.add_option("--data", arguments.run.data, "text file or folder to train on");
+  command.add_option("--data", arguments.run.data,
+                     "text, or PREFIX of a .bin and .idx, to train on");
+  command.add_option("--weights", arguments.run.weights,
+                     "safetensors file, or folder with one, to start from");
+  command.add_option("--save-weights", arguments.run.save_weights,
+                     "folder for model.safetensors and config.json after the last step");
   command.add_option("--steps", arguments.steps, "instead of training.steps")
       ->check(CLI::PositiveNumber);
   command.add_option("--trace-ranks", arguments.run.trace_ranks, "all, class, or a list of ranks");
@@ -41,6 +46,8 @@ int launch_run(const Arguments& arguments) {
     options.arguments.insert(options.arguments.end(), {name, value});
   };
   if (!arguments.run.data.empty()) add("--data", arguments.run.data);
+  if (!arguments.run.weights.empty()) add("--weights", arguments.run.weights);
+  if (!arguments.run.save_weights.empty()) add("--save-weights", arguments.run.save_weights);
   if (arguments.steps > 0) add("--steps", std::to_string(arguments.steps));
   return launch(options);
 }

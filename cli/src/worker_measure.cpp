@@ -12,6 +12,18 @@
 namespace foresail::cli {
 namespace {
 
+/// How long the slowest rank waited for the data of each step, in seconds.
+std::vector<double> data_waits(const std::vector<runtime::RankMeasurement>& ranks) {
+  std::vector<double> waits(ranks.front().steps.size(), 0.0);
+  for (const runtime::RankMeasurement& rank : ranks) {
+    for (std::size_t step = 0; step < waits.size(); ++step) {
+      const auto wait = static_cast<double>(rank.steps.at(step).data_wait_ns) * 1e-9;
+      waits[step] = std::max(waits[step], wait);
+    }
+  }
+  return waits;
+}
+
 /// Time inside Compute ops.
 std::int64_t compute_ns(const runtime::RankMeasurement& measurement) {
   std::int64_t sum = 0;
@@ -100,14 +112,17 @@ void write_run(const std::filesystem::path& folder, const runtime::Job& job,
                {"plan_digest", job.plan_digest},
                {"program_digest", trace.program_digest},
                {"seed", job.seed},
-               {"ranks", ranks.size()}};
+               {"ranks", ranks.size()},
+               {"data_waits_s", data_waits(ranks)}};
   for (const runtime::StepSummary& step : ranks.front().steps) {
-    const double time = to_seconds(trace.steps[static_cast<std::size_t>(step.step)]);
+    const auto place = static_cast<std::size_t>(step.step);
+    const double time = to_seconds(trace.steps[place]);
     metrics += Document{{"step", step.step},
                         {"loss", step.loss},
                         {"grad_norm", step.gradient_norm},
                         {"tokens_per_s", tokens / time},
-                        {"step_time_s", time}}
+                        {"step_time_s", time},
+                        {"data_wait_s", run["data_waits_s"].at(place)}}
                    .dump() +
                '\n';
     run["losses"].push_back(step.loss);

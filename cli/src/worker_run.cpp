@@ -8,9 +8,13 @@
 
 #include "foresail/base/error.h"
 #include "foresail/runtime/tensor_memory.h"
+#include "foresail/runtime/text_data.h"
 #include "foresail/runtime/trainer.h"
+#include "foresail/runtime/weights.h"
+#include "worker_data.h"
 #include "worker_job.h"
 #include "worker_measure.h"
+#include "worker_weights.h"
 
 namespace foresail::cli {
 namespace {
@@ -25,8 +29,9 @@ void print_step(const runtime::Job& job, const runtime::StepSummary& step) {
   const double tokens =
       static_cast<double>(job.training.global_batch_size * job.training.sequence_length);
   const double time = static_cast<double>(step.end_ns - step.start_ns) * 1e-9;
-  fmt::print("step {:4}  loss {:.4f}  grad norm {:.4f}  {:.0f} tokens/s\n", step.step, step.loss,
-             step.gradient_norm, tokens / time);
+  fmt::print("step {:4}  loss {:.4f}  grad norm {:.4f}  {:.0f} tokens/s  data {:.2f} ms\n",
+             step.step, step.loss, step.gradient_norm, tokens / time,
+             static_cast<double>(step.data_wait_ns) * 1e-6);
   std::fflush(stdout);
 }
 
@@ -49,19 +54,17 @@ int status_of(const Error& error) {
   return 1;
 }
 
-/// Rank 0 serves the store, so it leaves last.
-void leave(const RankEnvironment& environment, runtime::Store& store) {
-  store.set("run/left/" + std::to_string(environment.rank), "");
-  if (environment.rank != 0) return;
-  for (int rank = 1; rank < environment.world_size; ++rank) {
-    store.get("run/left/" + std::to_string(rank));
-  }
-}
-
 std::filesystem::path data_path(const RunOptions& options, const runtime::Job& job) {
   if (!options.data.empty()) return options.data;
   if (!job.training.data.empty()) return job.training.data;
   return runtime::TextData::default_path();
+}
+
+/// Refuses what cannot be named or does not fit, before anything starts.
+void check_weight_options(const RunOptions& options, const runtime::Job& job) {
+  if (!options.save_weights.empty()) runtime::architecture_of(job.model);
+  if (options.weights.empty()) return;
+  runtime::check_weights(weights_file(options.weights), job.model, job.training.sequence_length);
 }
 
 }  // namespace
@@ -98,6 +101,14 @@ planner::Plan load_executable_plan(const std::filesystem::path& path, int proces
   return plan;
 }
 
+void leave(const RankEnvironment& environment, runtime::Store& store) {
+  store.set("run/left/" + std::to_string(environment.rank), "");
+  if (environment.rank != 0) return;
+  for (int rank = 1; rank < environment.world_size; ++rank) {
+    store.get("run/left/" + std::to_string(rank));
+  }
+}
+
 void agree_on_digests(const RankEnvironment& environment, const runtime::Job& job,
                       runtime::Store& store) {
   const std::string mine =
@@ -128,13 +139,14 @@ void run_rank(const RunOptions& options) {
   const planner::Plan plan = load_executable_plan(options.plan, environment.world_size);
   const runtime::Job job = make_job(plan);
   runtime::check_supported(job);
-  const runtime::TextData data({.path = data_path(options, job),
-                                .sequence_length = job.training.sequence_length,
-                                .seed = job.seed});
+  check_weight_options(options, job);
   const int steps = options.steps.value_or(job.training.steps);
   if (steps < 1) throw Error(ErrorCode::InvalidInput, fmt::format("steps {}, must be > 0", steps));
   const auto store = connect_store(environment);
   agree_on_digests(environment, job, *store);
+  const auto data =
+      open_data({.job = &job, .path = data_path(options, job), .host = host_name(), .steps = steps},
+                environment, *store);
   const runtime::GlooEndpoint endpoint(endpoint_options(environment));
   runtime::RankMeasurement measurement;
   measurement.rank = RankId{static_cast<std::uint32_t>(environment.rank)};
@@ -145,12 +157,13 @@ void run_rank(const RunOptions& options) {
                             .rank = measurement.rank,
                             .store = store.get(),
                             .endpoint = &endpoint,
-                            .data = &data,
+                            .data = data.get(),
                             .failed = [](const std::exception_ptr& failure) {
                               const int status = report_failure(failure);
                               std::fflush(nullptr);
                               std::_Exit(status);
                             }});
+  if (!options.weights.empty()) trainer.read_weights(weights_file(options.weights));
   for (int step = 0; step < steps; ++step) {
     measurement.steps.push_back(trainer.run_step());
     if (environment.rank == 0) print_step(job, measurement.steps.back());
@@ -160,6 +173,9 @@ void run_rank(const RunOptions& options) {
   if (environment.rank == 0) {
     std::filesystem::create_directories(options.output);
     write_run(options.output, job, all);
+  }
+  if (!options.save_weights.empty()) {
+    save_weights(options.save_weights, job, trainer, environment, *store);
   }
   leave(environment, *store);
 }

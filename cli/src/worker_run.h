@@ -17,7 +17,9 @@ namespace foresail::cli {
 struct RunOptions {
   std::filesystem::path plan;
   std::filesystem::path output;  ///< folder
-  std::string data;              ///< empty: training.data, or the licence texts
+  std::string data;              ///< instead of training.data; both empty: the licence texts
+  std::string weights;           ///< safetensors to start from; empty: random weights by seed
+  std::string save_weights;      ///< folder for the weights after the last step; empty: not kept
   std::optional<int> steps;      ///< absent: training.steps
   std::string trace_ranks = "class";
 };
@@ -28,6 +30,9 @@ int report_failure(const std::exception_ptr& failure);
 
 /// Trains, and on rank 0 prints a line per step and writes trace.json, metrics.jsonl and run.json.
 void run_rank(const RunOptions& options);
+
+/// The end of a rank's part. Rank 0 serves the store, so it returns when all others have left.
+void leave(const RankEnvironment& environment, runtime::Store& store);
 
 /// A Plan that can be executed by `processes` ranks. Throws Error{InvalidInput} if it was edited,
 /// breaks a law, does not fit, or has another number of ranks.

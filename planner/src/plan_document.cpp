@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -76,6 +77,35 @@ Document contents(const Plan& plan) {
           {"seed", plan.seed}};
 }
 
+/// A path, or a map with the path and how its documents are split.
+void read_data(const Yaml& node, program::Training& training) {
+  if (!node.is_map()) {
+    training.data = node.as_string();
+    return;
+  }
+  node.allow_only({"path", "split"});
+  training.data = node.at("path").as_string();
+  const auto split = node.find("split");
+  if (!split) return;
+  double sum = 0;
+  for (const Yaml& share : split->items()) {
+    const double value = share.as_number();
+    if (value < 0) share.fail("a share of the documents cannot be negative");
+    sum += value;
+    training.data_split.push_back(value);
+  }
+  if (training.data_split.empty() || training.data_split.size() > 3) {
+    split->fail("expected one to three shares: for training, validation and test");
+  }
+  if (training.data_split.front() == 0) split->fail("no documents to train on");
+  if (!std::isfinite(sum)) split->fail("the sum of the shares is too large");
+}
+
+Document data_document(const program::Training& training) {
+  if (training.data_split.empty()) return training.data;
+  return {{"path", training.data}, {"split", training.data_split}};
+}
+
 }  // namespace
 
 program::Training read_training(const Yaml& node) {
@@ -100,7 +130,7 @@ program::Training read_training(const Yaml& node) {
   if (const auto steps = node.find("steps")) {
     training.steps = static_cast<int>(steps->as_integer(1, INT32_MAX));
   }
-  if (const auto data = node.find("data")) training.data = data->as_string();
+  if (const auto data = node.find("data")) read_data(*data, training);
   if (const auto load = node.find("expert_load")) training.expert_load = read_expert_load(*load);
   return training;
 }
@@ -114,7 +144,7 @@ Document to_document(const program::Training& training) {
                    {"learning_rate", training.learning_rate},
                    {"clip", training.clip},
                    {"steps", training.steps},
-                   {"data", training.data}};
+                   {"data", data_document(training)}};
   if (!training.expert_load.empty()) made["expert_load"] = to_document(training.expert_load);
   return made;
 }

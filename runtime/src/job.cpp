@@ -34,8 +34,6 @@ void check_model(const Job& job) {
   demand_switch(model.dropout, false, "model.dropout");
   demand(model.latent.kv_rank == 0 ? Support::Yes : Support::No, "model.latent_attention.kv_rank",
          std::to_string(model.latent.kv_rank), "ordinary attention");
-  demand(model.vocab >= 256 ? Support::Yes : Support::No, "model.vocab",
-         std::to_string(model.vocab), "256 or more (data are bytes)");
   const bool has_rows = model.positions != models::Positions::Learned || model.max_positions == 0 ||
                         job.training.sequence_length <= model.max_positions;
   demand(has_rows ? Support::Yes : Support::No, "training.sequence_length",

@@ -51,7 +51,7 @@ std::string pack(const RankMeasurement& measurement) {
   header["steps"] = Document::array();
   for (const StepSummary& step : measurement.steps) {
     header["steps"].push_back({step.step, step.loss, step.gradient_norm, step.start_ns, step.end_ns,
-                               step.executed_digest, step.peak_bytes});
+                               step.data_wait_ns, step.executed_digest, step.peak_bytes});
   }
   std::string packed = header.dump() + '\n';
   packed.append(reinterpret_cast<const char*>(measurement.spans.data()),
@@ -74,8 +74,9 @@ RankMeasurement unpack(const std::string& packed) {
                                  .gradient_norm = step.at(2),
                                  .start_ns = step.at(3),
                                  .end_ns = step.at(4),
-                                 .executed_digest = step.at(5),
-                                 .peak_bytes = step.at(6)});
+                                 .data_wait_ns = step.at(5),
+                                 .executed_digest = step.at(6),
+                                 .peak_bytes = step.at(7)});
   }
   const std::size_t bytes = packed.size() - end - 1;
   FORESAIL_EXPECT(bytes % sizeof(MeasuredSpan) == 0);

@@ -2,11 +2,13 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include "span_log.h"
+
 namespace foresail::runtime {
 
 using program::Payload;
 
-Passes::Passes(const Job& job, Stage& stage, const MeshPlace& place, const TextData* data)
+Passes::Passes(const Job& job, Stage& stage, const MeshPlace& place, BatchSource* data)
     : job_(job), stage_(stage), place_(place), data_(data), stages_(job.program.global_stages()) {}
 
 /// Sample (microbatch, replica, place) of a step is its global sample
@@ -16,23 +18,31 @@ void Passes::load_batch(int step) {
   const std::int64_t samples = job_.split.microbatch_size;
   const std::int64_t positions = job_.split.sequence_length;
   const std::int64_t first = step * job_.training.global_batch_size;
+  std::vector<std::int64_t> indices;
+  for (int microbatch = 0; microbatch < job_.program.microbatches; ++microbatch) {
+    for (std::int64_t sample = 0; sample < samples; ++sample) {
+      indices.push_back(first + (microbatch * place_.dp_size + place_.dp) * samples + sample);
+    }
+  }
+  std::vector<std::int32_t> tokens(indices.size() * static_cast<std::size_t>(positions + 1));
+  const std::int64_t start_ns = steady_ns();
+  data_->load(step, indices, tokens);
+  data_wait_ns_ += steady_ns() - start_ns;
+  const at::Tensor text =
+      at::from_blob(tokens.data(), {job_.program.microbatches, samples, positions + 1}, at::kInt)
+          .transpose(1, 2)
+          .to(at::kLong);
   tokens_.clear();
   targets_.clear();
   for (int microbatch = 0; microbatch < job_.program.microbatches; ++microbatch) {
-    at::Tensor text = at::empty({positions + 1, samples}, at::kLong);
-    auto rows = text.accessor<std::int64_t, 2>();
-    for (std::int64_t sample = 0; sample < samples; ++sample) {
-      const std::int64_t index =
-          first + (microbatch * place_.dp_size + place_.dp) * samples + sample;
-      const auto bytes = data_->sample(index);
-      for (std::int64_t at = 0; at <= positions; ++at) {
-        rows[at][sample] = bytes[static_cast<std::size_t>(at)];
-      }
-    }
     const at::Tensor& own = stage_.scope().tables.positions;
-    tokens_.push_back(text.index_select(0, own).reshape({-1}));
-    targets_.push_back(text.index_select(0, own + 1).reshape({-1}));
+    tokens_.push_back(text[microbatch].index_select(0, own).reshape({-1}));
+    targets_.push_back(text[microbatch].index_select(0, own + 1).reshape({-1}));
   }
+}
+
+std::int64_t Passes::take_data_wait_ns() {
+  return std::exchange(data_wait_ns_, 0);
 }
 
 void Passes::use_batch(std::vector<at::Tensor> tokens, std::vector<at::Tensor> targets) {

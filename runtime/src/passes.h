@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "foresail/runtime/text_data.h"
+#include "foresail/runtime/sample_source.h"
 #include "mesh_place.h"
 #include "op_context.h"
 #include "shelf.h"
@@ -15,10 +15,12 @@ namespace foresail::runtime {
 class Passes {
  public:
   /// All must outlive it. `data` may be null where no batch is loaded.
-  Passes(const Job& job, Stage& stage, const MeshPlace& place, const TextData* data);
+  Passes(const Job& job, Stage& stage, const MeshPlace& place, BatchSource* data);
 
   /// Tokens and targets of all microbatches of `step`.
   void load_batch(int step);
+  /// How long load_batch has waited for its data since the last call.
+  std::int64_t take_data_wait_ns();
   /// The same from outside, by microbatch.
   void use_batch(std::vector<at::Tensor> tokens, std::vector<at::Tensor> targets);
   void forward(PassKey key, OpContext& context);
@@ -49,13 +51,14 @@ class Passes {
   const Job& job_;
   Stage& stage_;
   MeshPlace place_;
-  const TextData* data_;
+  BatchSource* data_;
   std::vector<at::Tensor> tokens_, targets_;  // by microbatch
   Shelf inputs_, roots_, leaves_, output_grads_;
   Shelf sent_activations_, sent_gradients_;
   std::map<PassKey, DeferredWork> deferred_;  // of the compute lane alone
   program::GlobalStages stages_;
   double loss_ = 0;
+  std::int64_t data_wait_ns_ = 0;  // of the host lane alone while a step runs
 };
 
 }  // namespace foresail::runtime

@@ -324,6 +324,19 @@ StepScalars StateSync::reduce(const StepScalars& local, Communicator& world) {
   return {sums[0].item<float>(), sums[1].item<float>()};
 }
 
+void StateSync::for_each_counted(
+    const std::function<void(const Parameter&, std::int64_t, const at::Tensor&)>& visit) const {
+  for (const Owned& owned : owned_) {
+    for (const auto& parameter : owned.bucket->parameters()) {
+      if (!counts(*parameter, owned)) continue;
+      const Overlap own = overlap(*parameter, owned.first, owned.grads.numel());
+      if (own.count == 0) continue;
+      visit(*parameter, own.first - parameter->offset,
+            owned.bucket->values().narrow(0, own.first, own.count));
+    }
+  }
+}
+
 void StateSync::optimize(double gradient_norm) {
   const double scale = clip_scale(job_.training.clip, gradient_norm);
   for (std::vector<Owned>* all : {&owned_, &experts_}) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -38,6 +39,11 @@ class StateSync {
   /// This rank's part of the sums; every parameter counts once over all ranks.
   StepScalars local_scalars(double loss) const;
   static StepScalars reduce(const StepScalars& local, Communicator& world);
+
+  /// Every parameter, or part of one, once over all ranks: `first` counts in the parameter's
+  /// elements, `values` [n] are what this rank's optimizer updates.
+  void for_each_counted(const std::function<void(const Parameter&, std::int64_t first,
+                                                 const at::Tensor& values)>& visit) const;
 
   /// Clips by the global norm, updates this rank's parameters, and clears the gradients.
   void optimize(double gradient_norm);

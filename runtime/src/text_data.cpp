@@ -53,6 +53,12 @@ std::span<const unsigned char> TextData::sample(std::int64_t global_index) const
   return {reinterpret_cast<const unsigned char*>(text_.data()) + window * length, length};
 }
 
+void TextData::read(std::int64_t global_index, std::span<std::int32_t> tokens) const {
+  const std::span<const unsigned char> bytes = sample(global_index);
+  FORESAIL_EXPECT(tokens.size() == bytes.size());
+  std::ranges::copy(bytes, tokens.begin());
+}
+
 const std::vector<std::uint32_t>& TextData::order(std::int64_t pass) const {
   if (cached_pass_ == pass) return cached_order_;
   cached_order_.resize(static_cast<std::size_t>(windows_));

@@ -8,6 +8,7 @@
 #include "foresail/runtime/tensor_memory.h"
 #include "passes.h"
 #include "state_sync.h"
+#include "weight_map.h"
 
 namespace foresail::runtime {
 namespace {
@@ -244,10 +245,34 @@ StepSummary Trainer::run_step() {
   impl_->passes.finish_step();
   summary.peak_bytes = impl_->memory->peak().count();
   summary.loss = impl_->scalars.loss;
+  summary.data_wait_ns = impl_->passes.take_data_wait_ns();
   summary.gradient_norm = std::sqrt(impl_->scalars.squared_norm);
   summary.executed_digest = impl_->executor.executed_digest();
   ++impl_->step;
   return summary;
+}
+
+void Trainer::read_weights(const std::filesystem::path& path) {
+  FORESAIL_EXPECT(impl_->step == 0);
+  const models::Model& model = impl_->job.model;
+  check_weights(path, model, impl_->job.training.sequence_length);
+  const Safetensors file(path);
+  for (Bucket* bucket : impl_->stage.all_buckets()) {
+    for (const auto& parameter : bucket->parameters()) {
+      const auto parts = weight_parts(model, *parameter, impl_->place.tp_size, impl_->place.tp);
+      read_parts(file, parts, parameter->value.data_ptr<float>());
+    }
+  }
+}
+
+void Trainer::write_weights(const std::filesystem::path& path) const {
+  const models::Model& model = impl_->job.model;
+  const SafetensorsHead head = make_head(tensor_list(model, impl_->job.training.sequence_length));
+  impl_->state.for_each_counted(
+      [&](const Parameter& parameter, std::int64_t first, const at::Tensor& values) {
+        const auto parts = weight_parts(model, parameter, impl_->place.tp_size, impl_->place.tp);
+        write_part(path, head, parts, first, values.data_ptr<float>(), values.numel());
+      });
 }
 
 const std::vector<MeasuredSpan>& Trainer::spans() const {

@@ -86,6 +86,24 @@ TEST_F(PlanFile, KeepsAPlacementOfItsOwn) {
   EXPECT_EQ(load_plan(path()).placement.device_of[RankId{0}], DeviceId{3});
 }
 
+TEST_F(PlanFile, KeepsHowTheDocumentsAreSplit) {
+  Plan plan = sample();
+  plan.training.data = "corpus";
+  plan.training.data_split = {969, 30, 1};
+  save_plan(plan, path());
+  EXPECT_EQ(load_plan(path()).training, plan.training);
+  EXPECT_EQ(load_plan(path()).digest(), plan.digest());
+  const auto refuse = [](const std::string& data) {
+    const std::string text = "{global_batch_size: 8, sequence_length: 64, data: " + data + "}";
+    EXPECT_THROW(read_training(Yaml::parse(text, "test")), Error) << data;
+  };
+  refuse("{path: corpus, split: [1, -1]}");
+  refuse("{path: corpus, split: [0, 1]}");
+  refuse("{path: corpus, split: [1, 1, 1, 1]}");
+  refuse("{path: corpus, split: []}");
+  refuse("{split: [1]}");
+}
+
 /// Every scalar of the document, as a path.
 void collect(const Document& node, const Document::json_pointer& at,
              std::vector<Document::json_pointer>& paths) {

@@ -39,7 +39,7 @@ TEST_F(TextFolder, EachPassShowsEveryWindowOnce) {
   // 30 bytes, 2 + 1 per window: 10 windows.
   const TextData data(
       {.path = write("a.txt", "abcdefghijklmnopqrstuvwxyz0123"), .sequence_length = 2});
-  ASSERT_EQ(data.samples_per_pass(), 10);
+  ASSERT_EQ(data.samples_per_epoch(), 10);
   std::vector<std::string> orders[2];
   for (int pass = 0; pass < 2; ++pass) {
     for (int i = 0; i < 10; ++i) orders[pass].push_back(text(data.sample(10 * pass + i)));

@@ -7,6 +7,7 @@
 
 #include "foresail/runtime/gloo.h"
 #include "foresail/runtime/store.h"
+#include "foresail/runtime/text_data.h"
 
 namespace foresail::testing {
 namespace {
@@ -67,9 +68,9 @@ std::vector<RankResult> run_job(const runtime::Job& job, int steps, const JobHoo
     threads.emplace_back([&, rank] {
       try {
         const RankId id{static_cast<std::uint32_t>(rank)};
-        const runtime::TextData data({.path = runtime::TextData::default_path(),
-                                      .sequence_length = job.training.sequence_length,
-                                      .seed = job.seed});
+        runtime::TextData data({.path = runtime::TextData::default_path(),
+                                .sequence_length = job.training.sequence_length,
+                                .seed = job.seed});
         runtime::Trainer trainer(
             {.job = &job, .rank = id, .store = &store, .endpoint = &endpoint, .data = &data});
         RankResult& result = results[static_cast<std::size_t>(rank)];

@@ -1,16 +1,14 @@
 // foresail-worker as users meet it: processes, exit statuses, messages, files.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <thread>
 
+#include "command_outcome.h"
 #include "foresail/base/document.h"
 #include "foresail/base/error.h"
 #include "foresail/program/profile.h"
@@ -24,23 +22,6 @@ namespace foresail::testing {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Outcome {
-  int status = 0;
-  std::string text;  ///< standard output and standard error
-};
-
-Outcome run_command(const std::string& command) {
-  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-  Outcome outcome;
-  std::array<char, 4096> buffer{};
-  while (fgets(buffer.data(), static_cast<int>(buffer.size()), pipe) != nullptr) {
-    outcome.text += buffer.data();
-  }
-  const int status = pclose(pipe);
-  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return outcome;
-}
 
 std::string contents(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

@@ -23,7 +23,10 @@ struct Training {
   double learning_rate = 3e-4;
   double clip = 1.0;  ///< global gradient norm; 0: none
   int steps = 1;
-  std::string data;  ///< a text file, or empty
+  std::string data;  ///< text, or the prefix of a .bin and .idx with tokens; empty: unnamed
+  /// Shares of the documents of `data` for training, validation and test, at most these three.
+  /// Empty: all documents are trained on.
+  std::vector<double> data_split;
   /// Shares of the routed tokens by expert, each row summing to 1: one row for all layers with
   /// experts, or one for each of them. Empty: every expert gets equally many.
   std::vector<std::vector<double>> expert_load;

@@ -1,6 +1,5 @@
 /// \file
-/// Text as training data: bytes are tokens. Which sample a step sees depends on the global sample
-/// index and the seed alone, so every layout trains on the same data in the same order.
+/// Text as training data: bytes are tokens.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "foresail/runtime/sample_source.h"
+
 namespace foresail::runtime {
 
-class TextData {
+class TextData : public SampleSource {
  public:
   struct Options {
     /// A text file, or a folder of which all regular files are read in sorted order (links to a
@@ -32,7 +33,8 @@ class TextData {
   /// (Fisher-Yates on the stream "data/<pass>").
   std::span<const unsigned char> sample(std::int64_t global_index) const;
 
-  std::int64_t samples_per_pass() const { return windows_; }
+  void read(std::int64_t global_index, std::span<std::int32_t> tokens) const override;
+  std::int64_t samples_per_epoch() const override { return windows_; }
   std::int64_t bytes() const { return static_cast<std::int64_t>(text_.size()); }
 
  private:

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,8 +15,8 @@
 #include "foresail/runtime/gloo.h"
 #include "foresail/runtime/job.h"
 #include "foresail/runtime/measurement.h"
+#include "foresail/runtime/sample_source.h"
 #include "foresail/runtime/store.h"
-#include "foresail/runtime/text_data.h"
 
 namespace foresail::runtime {
 
@@ -26,7 +27,7 @@ class Trainer {
     RankId rank;
     Store* store = nullptr;
     const GlooEndpoint* endpoint = nullptr;
-    const TextData* data = nullptr;
+    BatchSource* data = nullptr;  ///< may be null on a rank that loads no batch
     Recording recording = Recording::On;
     /// Called with the first failure of a step as soon as it happens. A rank whose other lanes wait
     /// for peers in a collective gets them back only after the endpoint's timeout, so a process
@@ -43,6 +44,13 @@ class Trainer {
 
   /// All ranks must call it equally often. After an exception the trainer is dead.
   StepSummary run_step();
+
+  /// Puts the file's weights in the place of the initial ones, before the first step. Throws what
+  /// check_weights does.
+  void read_weights(const std::filesystem::path& path);
+  /// Writes this rank's part of the weights into the file that create_weights made. When all ranks
+  /// have, it is whole, and the same for every layout.
+  void write_weights(const std::filesystem::path& path) const;
 
   /// What has been recorded so far.
   const std::vector<MeasuredSpan>& spans() const;
