@@ -331,9 +331,30 @@ void StateSync::for_each_counted(
       if (!counts(*parameter, owned)) continue;
       const Overlap own = overlap(*parameter, owned.first, owned.grads.numel());
       if (own.count == 0) continue;
-      visit(*parameter, own.first - parameter->offset,
-            owned.bucket->values().narrow(0, own.first, own.count));
+      const at::Tensor values = owned.shard.defined()
+                                    ? owned.shard.narrow(0, own.first - owned.first, own.count)
+                                    : owned.bucket->values().narrow(0, own.first, own.count);
+      visit(*parameter, own.first - parameter->offset, values);
     }
+  }
+}
+
+void StateSync::fill(const std::function<void()>& write) {
+  std::vector<Owned*> gathered;
+  for (std::vector<Owned>* all : {&owned_, &experts_}) {
+    for (Owned& owned : *all) {
+      if (owned.shard.defined()) gathered.push_back(&owned);
+    }
+  }
+  for (const Owned* owned : gathered) {
+    at::Tensor& values = owned->bucket->values();
+    give_storage(values, at::zeros_like(values));
+  }
+  write();
+  for (Owned* owned : gathered) {
+    at::Tensor& values = owned->bucket->values();
+    owned->shard.copy_(owned->bucket->shard_of(values, owned->shard_place));
+    take_storage(values);
   }
 }
 

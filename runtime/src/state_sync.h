@@ -45,6 +45,10 @@ class StateSync {
   void for_each_counted(const std::function<void(const Parameter&, std::int64_t first,
                                                  const at::Tensor& values)>& visit) const;
 
+  /// Runs `write`, which sets the parameters of all buckets, with memory for those that have it
+  /// only around a pass, of which the own shard is kept. Before the first step.
+  void fill(const std::function<void()>& write);
+
   /// Clips by the global norm, updates this rank's parameters, and clears the gradients.
   void optimize(double gradient_norm);
 

@@ -257,12 +257,14 @@ void Trainer::read_weights(const std::filesystem::path& path) {
   const models::Model& model = impl_->job.model;
   check_weights(path, model, impl_->job.training.sequence_length);
   const Safetensors file(path);
-  for (Bucket* bucket : impl_->stage.all_buckets()) {
-    for (const auto& parameter : bucket->parameters()) {
-      const auto parts = weight_parts(model, *parameter, impl_->place.tp_size, impl_->place.tp);
-      read_parts(file, parts, parameter->value.data_ptr<float>());
+  impl_->state.fill([&] {
+    for (Bucket* bucket : impl_->stage.all_buckets()) {
+      for (const auto& parameter : bucket->parameters()) {
+        const auto parts = weight_parts(model, *parameter, impl_->place.tp_size, impl_->place.tp);
+        read_parts(file, parts, parameter->value.data_ptr<float>());
+      }
     }
-  }
+  });
 }
 
 void Trainer::write_weights(const std::filesystem::path& path) const {

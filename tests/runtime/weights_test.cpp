@@ -107,7 +107,7 @@ class Weights : public ::testing::Test {
 };
 
 std::vector<planner::Layout> layouts() {
-  std::vector<planner::Layout> all(4);
+  std::vector<planner::Layout> all(5);
   all[0].tp = 2;
   all[0].pp = 2;
   all[1].tp = 2;
@@ -121,6 +121,10 @@ std::vector<planner::Layout> layouts() {
   all[3].v = 2;
   all[3].schedule = planner::ScheduleKind::Interleaved;
   all[3].overlap.pp = true;
+  all[4].dp = 2;
+  all[4].cp = 2;
+  all[4].zero_stage = 3;
+  all[4].shard_size = 2;
   return all;
 }
 
