@@ -40,7 +40,8 @@ class Result:
 
     @property
     def memory(self):
-        """Bytes of a rank of the stage that needs most, by category, and their sum as `peak`."""
+        """Bytes of a rank of the stage that needs most, by category, their sum as `peak`, and
+        `upper_bound`, what it needs at most."""
         return pd.Series(self.document["memory_bytes"], name="bytes", dtype="int64").to_frame(
             ).rename_axis("category")
 

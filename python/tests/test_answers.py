@@ -28,8 +28,9 @@ def test_breakdown_sums_to_the_step(result):
 
 
 def test_memory_peak_is_the_sum_of_its_parts(result):
-    parts = result.memory["bytes"].drop("peak")
+    parts = result.memory["bytes"].drop(["peak", "upper_bound"])
     assert parts.sum() == result.memory.loc["peak", "bytes"] > 0
+    assert result.memory.loc["upper_bound", "bytes"] >= parts.sum()
 
 
 def test_trace_spans_lie_within_the_step(result):
