@@ -32,10 +32,9 @@ class Inquiry {
 
   sim::StepOutcome run(const Plan& plan, const Conditions& conditions) const {
     const topologies::Cluster cluster(plan.cluster);
-    sim::SimulatorOptions simulator = simulator_options(plan, {.fidelity = options_.fidelity,
-                                                               .fold = options_.fold,
-                                                               .profile = options_.profile,
-                                                               .conditions = &conditions});
+    PredictOptions prediction = options_.prediction();
+    prediction.conditions = &conditions;
+    sim::SimulatorOptions simulator = simulator_options(plan, prediction);
     simulator.seed = options_.seed.value_or(plan.seed);
     return simulate_jobs(plan, program_, cluster, simulator, &conditions);
   }

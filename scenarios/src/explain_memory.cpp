@@ -107,10 +107,7 @@ MemoryExplanation explain_memory(const Plan& plan, const SimulateOptions& option
                                  std::optional<RankId> rank) {
   const Program program = lower_verified(plan);
   const topologies::Cluster cluster(plan.cluster);
-  sim::SimulatorOptions simulator = simulator_options(plan, {.fidelity = options.fidelity,
-                                                             .fold = options.fold,
-                                                             .profile = options.profile,
-                                                             .conditions = options.conditions});
+  sim::SimulatorOptions simulator = simulator_options(plan, options.prediction());
   simulator.seed = options.seed.value_or(plan.seed);
   MemoryExplanation explanation;
   explanation.rank = rank.value_or(first_of_fullest(program));

@@ -45,10 +45,7 @@ SeedDistribution simulate_seeds(const planner::Plan& plan, const SimulateOptions
   FORESAIL_EXPECT(count >= 1);
   const program::Program program = lower_verified(plan);
   const topologies::Cluster cluster(plan.cluster);
-  const sim::SimulatorOptions base = simulator_options(plan, {.fidelity = options.fidelity,
-                                                              .fold = options.fold,
-                                                              .profile = options.profile,
-                                                              .conditions = options.conditions});
+  const sim::SimulatorOptions base = simulator_options(plan, options.prediction());
   SeedDistribution distribution;
   distribution.times.resize(static_cast<std::size_t>(count));
   std::atomic<int> next{0};

@@ -222,10 +222,7 @@ Answer simulate(const Plan& plan, const SimulateOptions& options) {
 
   answer.program = lower_verified(plan);
   const topologies::Cluster cluster(plan.cluster);
-  sim::SimulatorOptions simulator = simulator_options(plan, {.fidelity = options.fidelity,
-                                                             .fold = options.fold,
-                                                             .profile = options.profile,
-                                                             .conditions = options.conditions});
+  sim::SimulatorOptions simulator = simulator_options(plan, options.prediction());
   simulator.seed = options.seed.value_or(plan.seed);
   simulator.keeps_all_links = options.keeps_all_links;
   sim::StepOutcome outcome =

@@ -52,16 +52,12 @@ std::vector<Layout> layouts() {
 }
 
 /// Rotary positions, grouped queries, SwiGLU, RMSNorm, a window.
-void use_llama_parts(planner::Plan& plan) {
+void use_windowed_llama(planner::Plan& plan) {
+  use_llama_parts(plan);
   plan.model.kv_heads = 4;
   plan.model.heads = 8;
   plan.model.head_size = 16;
   plan.model.ffn = 256;
-  plan.model.activation = models::Activation::SwiGlu;
-  plan.model.norm = models::Norm::RmsNorm;
-  plan.model.positions = models::Positions::Rotary;
-  plan.model.max_positions = 0;
-  plan.model.biases = false;
   plan.model.attention = models::Attention::SlidingWindow;
   plan.model.window = 24;
 }
@@ -76,12 +72,12 @@ TEST(Context, EveryWayOfCuttingASequenceEqualsOneProcess) {
 }
 
 TEST(Context, WindowsAndGroupedQueriesSeeTruePositions) {
-  const Curve truth = train({.layout = {}, .change = use_llama_parts}, kSteps);
+  const Curve truth = train({.layout = {}, .change = use_windowed_llama}, kSteps);
   for (Layout layout : layouts()) {
     if (layout.cp == 4) layout.recompute = models::Recompute::Selective;
     if (layout.tp == 2) layout.recompute = models::Recompute::Full;
     SCOPED_TRACE(describe(layout));
-    expect_equal(train({.layout = layout, .change = use_llama_parts}, kSteps), truth);
+    expect_equal(train({.layout = layout, .change = use_windowed_llama}, kSteps), truth);
   }
 }
 
@@ -103,7 +99,8 @@ TEST(Context, OpsAndGemmsOfAStepAreThoseOfTheProgramOnEveryRank) {
   for (Layout layout : layouts()) {
     if (layout.cp == 4) layout.recompute = models::Recompute::Selective;
     SCOPED_TRACE(describe(layout));
-    expect_step_of_program(cli::make_job(make_plan({.layout = layout, .change = use_llama_parts})));
+    expect_step_of_program(
+        cli::make_job(make_plan({.layout = layout, .change = use_windowed_llama})));
   }
 }
 

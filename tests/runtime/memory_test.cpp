@@ -112,16 +112,10 @@ std::vector<Case> cases() {
       {in_context(ContextParallel::AllGather)},
       {in_context(ContextParallel::Ring)},
       {in_context(ContextParallel::AllToAll)},
-      // Llama's parts: grouped queries, SwiGLU, RMSNorm, rotary positions.
       {layout_of({.tp = 2}), "gpt_tiny",
        [](planner::Plan& plan) {
-         plan.model.kv_heads = 2;
+         use_llama_parts(plan);
          plan.model.ffn = 384;
-         plan.model.activation = models::Activation::SwiGlu;
-         plan.model.norm = models::Norm::RmsNorm;
-         plan.model.positions = models::Positions::Rotary;
-         plan.model.max_positions = 0;
-         plan.model.biases = false;
        },
        "Llama's parts"},
   };

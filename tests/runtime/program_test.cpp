@@ -32,15 +32,9 @@ planner::Layout with_shards(planner::Layout layout) {
   return layout;
 }
 
-/// Llama's parts: rotary positions, grouped queries, SwiGLU, RMSNorm, no biases.
-void use_llama_parts(planner::Plan& plan) {
-  plan.model.kv_heads = 2;
+void use_narrow_llama(planner::Plan& plan) {
+  use_llama_parts(plan);
   plan.model.ffn = 256;
-  plan.model.activation = models::Activation::SwiGlu;
-  plan.model.norm = models::Norm::RmsNorm;
-  plan.model.positions = models::Positions::Rotary;
-  plan.model.max_positions = 0;
-  plan.model.biases = false;
 }
 
 /// MegaScale's model: parallel block, sliding window.
@@ -87,7 +81,7 @@ std::vector<NamedPlan> plans() {
        {.layout = with_schedule(with_shards(layout_of(2, 2, 1, 2)), planner::ScheduleKind::ZbV)}},
       {"dualpipe",
        {.layout = with_schedule(layout_of(1, 4, 1, 2), planner::ScheduleKind::DualPipe)}},
-      {"llama", {.layout = with_shards(layout_of(2, 1, 1, 1)), .change = use_llama_parts}}};
+      {"llama", {.layout = with_shards(layout_of(2, 1, 1, 1)), .change = use_narrow_llama}}};
 }
 
 TEST(Program, OpsAndGemmsOfAStepAreThoseOfTheProgramOnEveryRank) {

@@ -38,6 +38,15 @@ class FirstFailure {
 
 }  // namespace
 
+void use_llama_parts(planner::Plan& plan) {
+  plan.model.kv_heads = 2;
+  plan.model.activation = models::Activation::SwiGlu;
+  plan.model.norm = models::Norm::RmsNorm;
+  plan.model.positions = models::Positions::Rotary;
+  plan.model.max_positions = 0;
+  plan.model.biases = false;
+}
+
 planner::Plan make_plan(const TinyPlan& tiny) {
   planner::Plan plan;
   plan.model = models::resolve_model(parse(tiny.model), {kSource / "models/catalogue"});

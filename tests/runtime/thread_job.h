@@ -19,6 +19,9 @@ struct TinyPlan {
 };
 planner::Plan make_plan(const TinyPlan& tiny);
 
+/// Grouped queries, SwiGLU, RMSNorm, rotary positions, no biases.
+void use_llama_parts(planner::Plan& plan);
+
 /// What one rank did.
 struct RankResult {
   std::vector<runtime::StepSummary> steps;

@@ -3,15 +3,15 @@
 #include "foresail/runtime/token_data.h"
 
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <set>
 
 #include "../base/mutate.h"
 #include "foresail/base/error.h"
+#include "fuzz_rounds.h"
+#include "scratch_folder.h"
 #include "shuffle.h"
 #include "token_files.h"
 
@@ -21,22 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-int rounds() {
-  const char* given = std::getenv("FORESAIL_FUZZ_ROUNDS");
-  return given == nullptr ? 3000 : std::atoi(given);
-}
-
 class Tokens : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) /
-              ("foresail_tokens_" + std::to_string(::getpid()) + "_" +
-               ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   SampleOptions options(std::int64_t sequence_length, std::int64_t vocab = 1000) const {
     return {.path = folder_ / "corpus",
             .sequence_length = sequence_length,
@@ -65,7 +51,7 @@ class Tokens : public ::testing::Test {
     return tokens;
   }
 
-  fs::path folder_;
+  const fs::path folder_ = test::scratch_folder();
 };
 
 TEST_F(Tokens, AnEpochShowsEveryTokenOfTheJoinedDocumentsOnceAsATarget) {
@@ -231,7 +217,7 @@ TEST_F(Tokens, ADamagedIndexIsReadWholeOrRefusedOnce) {
                                            testing::raw(INT32_MIN), std::string("MMIDIDX\0\0", 9)};
   RandomStream random = Rng(11).stream("damage");
   int accepted = 0;
-  for (int round = 0; round < rounds(); ++round) {
+  for (int round = 0; round < test::fuzz_rounds(3000); ++round) {
     write_file(folder_ / "corpus.idx", test::mutate(files.idx(), pieces, 16, random));
     try {
       const TokenData data(options(3));
@@ -243,7 +229,7 @@ TEST_F(Tokens, ADamagedIndexIsReadWholeOrRefusedOnce) {
     }
   }
   EXPECT_GT(accepted, 0);
-  EXPECT_LT(accepted, rounds());
+  EXPECT_LT(accepted, test::fuzz_rounds(3000));
 }
 
 TEST_F(Tokens, AreFoundByPrefixOrByEitherFile) {

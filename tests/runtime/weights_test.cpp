@@ -3,14 +3,14 @@
 #include "foresail/runtime/weights.h"
 
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <cstdlib>
 
 #include "../base/mutate.h"
 #include "foresail/base/error.h"
+#include "fuzz_rounds.h"
 #include "safetensors.h"
+#include "scratch_folder.h"
 #include "thread_job.h"
 #include "token_files.h"
 #include "worker_job.h"
@@ -21,31 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-int rounds() {
-  const char* given = std::getenv("FORESAIL_FUZZ_ROUNDS");
-  return given == nullptr ? 3000 : std::atoi(given);
-}
-
-void change_to_llama(models::Model& model) {
-  model.positions = models::Positions::Rotary;
-  model.max_positions = 0;
-  model.norm = models::Norm::RmsNorm;
-  model.activation = models::Activation::SwiGlu;
-  model.biases = false;
-  model.kv_heads = 2;
-}
-
 class Weights : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) /
-              ("foresail_weights_" + std::to_string(::getpid()) + "_" +
-               ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   /// A vocabulary of 300 is padded to 384 with tp 1 and to 512 with tp 2.
   /// Adam moves a weight by the learning rate however small its gradient, and rounding decides the
   /// direction of the smallest: at 1e-5 that stays under 1e-6, and a missing update does not.
@@ -54,7 +31,7 @@ class Weights : public ::testing::Test {
         make_plan({.layout = layout, .model = model, .change = [is_llama](planner::Plan& plan) {
                      plan.model.vocab = 300;
                      plan.training.learning_rate = 1e-5;
-                     if (is_llama) change_to_llama(plan.model);
+                     if (is_llama) use_llama_parts(plan);
                    }}));
   }
   /// Trains, from `start` unless it is empty, and returns the losses.
@@ -103,7 +80,7 @@ class Weights : public ::testing::Test {
     return "accepted";
   }
 
-  fs::path folder_;
+  const fs::path folder_ = test::scratch_folder();
 };
 
 std::vector<planner::Layout> layouts() {
@@ -257,7 +234,7 @@ TEST_F(Weights, ADamagedFileIsReadOrRefused) {
                                            "null", raw(~std::uint64_t{0})};
   RandomStream random = Rng(17).stream("damage");
   int accepted = 0;
-  for (int round = 0; round < rounds(); ++round) {
+  for (int round = 0; round < test::fuzz_rounds(3000); ++round) {
     write_file(folder_ / "damaged", test::mutate(good, pieces, 16, random));
     try {
       const runtime::Safetensors file(folder_ / "damaged");
@@ -268,7 +245,7 @@ TEST_F(Weights, ADamagedFileIsReadOrRefused) {
     }
   }
   EXPECT_GT(accepted, 0);
-  EXPECT_LT(accepted, rounds());
+  EXPECT_LT(accepted, test::fuzz_rounds(3000));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "command_outcome.h"
 #include "foresail/base/document.h"
+#include "scratch_folder.h"
 #include "thread_job.h"
 #include "token_files.h"
 
@@ -16,15 +17,7 @@ using ::testing::HasSubstr;
 
 class WorkerData : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) /
-              ("foresail_worker_data_" + std::to_string(::getpid()) + "_" +
-               ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-    numbered_documents(60, 90, 300).write(folder_ / "corpus");
-  }
-  void TearDown() override { fs::remove_all(folder_); }
+  void SetUp() override { numbered_documents(60, 90, 300).write(folder_ / "corpus"); }
 
   std::string save(const planner::Layout& layout, std::int64_t vocab = 300,
                    std::vector<double> split = {}) const {
@@ -45,7 +38,7 @@ class WorkerData : public ::testing::Test {
   }
   Document result() const { return parse_json(read_file(folder_ / "out/run.json"), "run.json"); }
 
-  fs::path folder_;
+  const fs::path folder_ = test::scratch_folder();
 };
 
 TEST_F(WorkerData, EveryLayoutTrainsOnTheSameTokens) {

@@ -2,7 +2,6 @@
 // the number of inputs (the sanitizer run uses 100,000).
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -17,16 +16,12 @@
 #include "foresail/scenarios/rows.h"
 #include "foresail/scenarios/scenario.h"
 #include "foresail/scenarios/simulate.h"
+#include "fuzz_rounds.h"
 
 namespace foresail::scenarios {
 namespace {
 
 namespace fs = std::filesystem;
-
-int rounds() {
-  const char* given = std::getenv("FORESAIL_FUZZ_ROUNDS");
-  return given == nullptr ? 3000 : std::atoi(given);
-}
 
 // Values that parsers trip over: inserted whole, beside single-byte changes.
 const std::vector<std::string> kTokens = {"-1",  "0",    "1e999", "99999999999999999999",
@@ -88,7 +83,7 @@ TEST(Fuzz, MutatedInputIsReadOrRefusedNeverMore) {
       {read_file(profile), "c.yaml", [](const fs::path& path) { program::load_profile(path); }}};
   RandomStream random = Rng(2026).stream("fuzz");
   int refused = 0;
-  const int all = rounds();
+  const int all = test::fuzz_rounds(3000);
   for (int round = 0; round < all; ++round) {
     const Target& target = targets[static_cast<std::size_t>(round) % targets.size()];
     const fs::path path = folder / target.file;

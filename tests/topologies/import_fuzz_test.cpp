@@ -2,7 +2,6 @@
 // FORESAIL_FUZZ_ROUNDS sets the number of inputs per format.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -12,14 +11,10 @@
 #include "foresail/base/error.h"
 #include "foresail/base/rng.h"
 #include "foresail/topologies/import.h"
+#include "fuzz_rounds.h"
 
 namespace foresail::topologies {
 namespace {
-
-int rounds() {
-  const char* given = std::getenv("FORESAIL_FUZZ_ROUNDS");
-  return given == nullptr ? 2000 : std::atoi(given);
-}
 
 const std::vector<std::string> kTokens = {"-1",       "0",         "99999999999999999999",
                                           "1e999",    "\"",        "<",
@@ -42,7 +37,7 @@ TEST_P(ImportFuzz, IsReadOrRefusedAndWhatIsReadIsAGraph) {
   options.device = "h100";
   options.format = detect_format(seed);
   int refused = 0;
-  const int all = rounds();
+  const int all = test::fuzz_rounds(2000);
   for (int round = 0; round < all; ++round) {
     const std::string text = test::mutate(seed, kTokens, 80, random);
     try {

@@ -24,6 +24,11 @@ struct SimulateOptions {
   sim::TraceRanks trace_ranks;
   bool keeps_all_links = false;            ///< Answer::links
   const Conditions* conditions = nullptr;  ///< not owned; null: an idle, healthy cluster
+
+  /// What they share with a prediction.
+  PredictOptions prediction() const {
+    return {.fidelity = fidelity, .fold = fold, .profile = profile, .conditions = conditions};
+  }
 };
 
 struct Answer {
