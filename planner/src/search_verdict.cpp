@@ -153,6 +153,9 @@ std::vector<Layout> neighbours(const SearchProblem& problem, const Layout& layou
   vary(
       shard_choices(space, layout), layout, [](Layout& m, int size) { m.shard_size = size; }, out);
   vary(
+      space.optimizer_offload, layout, [](Layout& m, double share) { m.optimizer_offload = share; },
+      out);
+  vary(
       space.recompute, layout, [](Layout& m, const Recomputation& r) { m.recompute = r; }, out);
   vary(
       space.schedule, layout,

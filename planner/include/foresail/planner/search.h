@@ -48,6 +48,7 @@ struct SearchSpace {
   std::vector<int> sequence_parallel;  ///< 0 or 1
   std::vector<int> zero_stage;
   std::vector<int> shard_size = {0};
+  std::vector<double> optimizer_offload = {0};  ///< all: 0 and 1
   std::vector<Recomputation> recompute;  ///< all: the three plain ones
   std::vector<ScheduleKind> schedule;
   std::vector<int> overlap_tp, overlap_pp, overlap_dp;  ///< 0 or 1
