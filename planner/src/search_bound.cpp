@@ -96,7 +96,8 @@ PlanBound::Exchange PlanBound::exchange(int stage) const {
   }
   add_per_pass(stage, shape, made);
   made.behind = behind(stage, shape);
-  const double optimizer = mesh_.kernel(optimizer_kernel(plan_, shape.work));
+  const bool is_all_on_host = plan_.layout.optimizer_offload == 1;
+  const double optimizer = is_all_on_host ? 0 : mesh_.kernel(optimizer_kernel(plan_, shape.work));
   made.finish = std::max(optimizer, to_seconds(plan_.stack.host_per_kernel));
   if (plan_.layout.optimizer_offload > 0) {
     const OffloadKernels host = offload_kernels(plan_, shape.work);

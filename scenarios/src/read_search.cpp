@@ -294,6 +294,7 @@ SearchRequest read_search(const Yaml& node, const planner::Plan& base) {
                    "rank_order",
                    "placement",
                    "objective",
+                   "memory",
                    "price",
                    "power_per_gpu",
                    "tokens",
@@ -329,6 +330,9 @@ SearchRequest read_search(const Yaml& node, const planner::Plan& base) {
   read_orders(node, space);
   read_placements(node, base, space);
   read_objective(node, request);
+  if (const auto memory = node.find("memory")) {
+    request.problem.memory = memory->as_choice<planner::MemoryRule>();
+  }
   if (const auto compare = node.find("compare")) {
     for (const Yaml& item : compare->items()) {
       request.compare.push_back({planner::read_layout(item), 0});
