@@ -153,6 +153,8 @@ void read_layout(ForeignKeys& keys, JobParts& parts) {
   }
   if (keys.flag("use-torch-fsdp2")) zero = 3;
   layout["zero_stage"] = zero;
+  const double offloaded = keys.number("optimizer-offload-fraction").value_or(1);
+  if (keys.flag("optimizer-cpu-offload")) layout["optimizer_offload"] = offloaded;
   const std::string granularity = keys.text("recompute-granularity").value_or("none");
   if (granularity == "full") {
     layout["recompute"] = full_recomputation(keys, "recompute-method", "recompute-num-layers");
