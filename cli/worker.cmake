@@ -4,6 +4,7 @@ find_package(CLI11 REQUIRED)
 set(worker_src ${CMAKE_CURRENT_LIST_DIR}/src)
 add_library(foresail_worker_core STATIC
   ${worker_src}/worker_calibrate.cpp ${worker_src}/worker_data.cpp
+  ${worker_src}/worker_devices.cpp
   ${worker_src}/worker_environment.cpp ${worker_src}/worker_job.cpp
   ${worker_src}/worker_launch.cpp ${worker_src}/worker_measure.cpp ${worker_src}/worker_run.cpp
   ${worker_src}/worker_weights.cpp)

@@ -2,8 +2,11 @@
 # ignores it.
 #
 #   FORESAIL_WITH_TORCH   libtorch and Gloo: the runtime and foresail-worker
-#   FORESAIL_WITH_CUDA    the CUDA Toolkit
-#   FORESAIL_WITH_NCCL    NCCL
+#   FORESAIL_WITH_CUDA    a libtorch with CUDA: streams, events and memory of devices
+#   FORESAIL_WITH_NCCL    NCCL's header, against which our declarations are checked; the library
+#                         is loaded at run time
+#   FORESAIL_TORCH_WHEEL  folder into which pip installed torch (with torch/ and nvidia/), instead
+#                         of the system's libtorch
 #   FORESAIL_BUILD_PYTHON the Python extension (set by `pip install .`)
 #   FORESAIL_BUILD_BENCH  the benchmarks in bench/
 #
@@ -17,6 +20,7 @@ foreach(feature TORCH CUDA NCCL)
   endif()
   set(FORESAIL_HAS_${feature} FALSE)
 endforeach()
+set(FORESAIL_TORCH_WHEEL "" CACHE PATH "folder into which pip installed torch")
 option(FORESAIL_BUILD_PYTHON "Build the Python extension" OFF)
 option(FORESAIL_BUILD_BENCH "Build the benchmarks" OFF)
 
@@ -36,19 +40,26 @@ macro(foresail_feature feature text)
 endmacro()
 
 if(NOT FORESAIL_WITH_TORCH STREQUAL OFF)
-  find_package(Torch QUIET)
+  if(FORESAIL_TORCH_WHEEL)
+    include(ForesailTorchWheel)
+  else()
+    find_package(Torch QUIET)
+    set(FORESAIL_TORCH_HAS_CUDA FALSE)
+  endif()
   find_package(Gloo QUIET)
   foresail_feature(TORCH "libtorch ${Torch_VERSION}, Gloo ${Gloo_VERSION}" Torch_FOUND Gloo_FOUND)
 endif()
 if(NOT FORESAIL_WITH_CUDA STREQUAL OFF)
-  find_package(CUDAToolkit QUIET)
-  foresail_feature(CUDA "CUDA Toolkit ${CUDAToolkit_VERSION}" CUDAToolkit_FOUND)
+  foresail_feature(CUDA "libtorch ${Torch_VERSION}" FORESAIL_HAS_TORCH FORESAIL_TORCH_HAS_CUDA)
 endif()
 if(NOT FORESAIL_WITH_NCCL STREQUAL OFF)
-  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-  find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
-  mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
-  foresail_feature(NCCL "NCCL in ${NCCL_LIBRARY}" NCCL_INCLUDE_DIR NCCL_LIBRARY)
+  find_package(CUDAToolkit QUIET)
+  find_path(FORESAIL_CUDA_INCLUDE_DIR cuda_runtime.h
+    HINTS ${FORESAIL_WHEEL_CUDA_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
+  find_path(NCCL_INCLUDE_DIR nccl.h
+    HINTS ${FORESAIL_TORCH_WHEEL}/nvidia/nccl/include ${CUDAToolkit_INCLUDE_DIRS})
+  mark_as_advanced(NCCL_INCLUDE_DIR FORESAIL_CUDA_INCLUDE_DIR)
+  foresail_feature(NCCL "header in ${NCCL_INCLUDE_DIR}" NCCL_INCLUDE_DIR FORESAIL_CUDA_INCLUDE_DIR)
 endif()
 
 function(foresail_feature_summary)
@@ -63,12 +74,9 @@ function(foresail_feature_summary)
     endif()
   endforeach()
   if(FORESAIL_HAS_TORCH)
-    message(STATUS "  runtime and foresail-worker: built, on CPUs over Gloo")
+    message(STATUS "  runtime and foresail-worker: built; stages compute on CPUs")
   else()
     message(STATUS "  runtime and foresail-worker: not built (they need libtorch and Gloo)")
-  endif()
-  if(FORESAIL_HAS_CUDA)
-    message(STATUS "  CUDA and NCCL are looked for, but no target of this version uses them")
   endif()
   message(STATUS "  Python extension: ${FORESAIL_BUILD_PYTHON}")
   message(STATUS "  benchmarks: ${FORESAIL_BUILD_BENCH}")

@@ -1,8 +1,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "command.h"
@@ -29,6 +32,23 @@ std::string processor() {
     return colon == std::string::npos ? line : line.substr(colon + 2);
   }
   return "unknown processor";
+}
+
+/// What the worker sees: "SUBJECT: WHAT" a line.
+void add_devices(std::vector<Finding>& findings, const std::string& worker) {
+  const std::string command = "'" + worker + "' devices 2>&1";
+  FILE* pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) throw Error(ErrorCode::Io, worker + ": cannot be started");
+  std::string text;
+  std::array<char, 256> part{};
+  while (std::fgets(part.data(), part.size(), pipe) != nullptr) text += part.data();
+  const bool is_ok = ::pclose(pipe) == 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t colon = line.find(": ");
+    if (colon == std::string::npos) continue;
+    findings.push_back({line.substr(0, colon), is_ok, line.substr(colon + 2)});
+  }
 }
 
 std::vector<Finding> examine() {
@@ -64,10 +84,10 @@ std::vector<Finding> examine() {
                       worker.empty() ? "foresail-worker not found: run and calibrate cannot work "
                                        "(built only where libtorch and Gloo are installed)"
                                      : worker});
-  const bool has_gpu = std::filesystem::exists("/dev/nvidiactl");
-  findings.push_back({"gpu", true,
-                      has_gpu ? "an NVIDIA driver is present; this version runs on CPUs"
-                              : "none; plans run on CPUs"});
+  const bool has_driver = std::filesystem::exists("/dev/nvidiactl");
+  findings.push_back(
+      {"driver", true, has_driver ? "NVIDIA's is loaded" : "none for NVIDIA's GPUs"});
+  if (!worker.empty()) add_devices(findings, worker);
   return findings;
 }
 

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 struct Options {
   Common common;
-  std::string plan, output, data, weights, save_weights;
+  std::string plan, output, data, weights, save_weights, device;
   int launch = 0, steps = 0, processes = 0;
 };
 
@@ -75,6 +75,7 @@ int run(const Options& options) {
   add_text(arguments, "--data", options.data);
   add_text(arguments, "--weights", options.weights);
   add_text(arguments, "--save-weights", options.save_weights);
+  add_text(arguments, "--device", options.device);
   add_number(arguments, "--steps", options.steps);
   add_text(arguments, "--trace-ranks", options.common.trace_ranks);
   const int status = run_worker(arguments);
@@ -154,6 +155,8 @@ Command add_run(CLI::App& root) {
                   "safetensors file, or folder with one, to start from");
   app->add_option("--save-weights", options->save_weights,
                   "folder for model.safetensors and config.json after the last step");
+  app->add_option("--device", options->device, "cpu (default), or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   app->add_option("--steps", options->steps, "instead of the plan's")->check(CLI::PositiveNumber);
   options->common.add_to(*app);
   return {app, [options] { return run(*options); }};

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "worker_calibrate.h"
+#include "worker_devices.h"
 #include "worker_launch.h"
 #include "worker_run.h"
 
@@ -26,6 +27,7 @@ void add_run_options(CLI::App& command, Arguments& arguments) {
                      "safetensors file, or folder with one, to start from");
   command.add_option("--save-weights", arguments.run.save_weights,
                      "folder for model.safetensors and config.json after the last step");
+  command.add_option("--device", arguments.run.device, "cpu or cuda");
   command.add_option("--steps", arguments.steps, "instead of training.steps")
       ->check(CLI::PositiveNumber);
   command.add_option("--trace-ranks", arguments.run.trace_ranks, "all, class, or a list of ranks");
@@ -38,6 +40,7 @@ void add_calibrate_options(CLI::App& command, Arguments& arguments) {
 
 /// The ranks' command line: that of the launch, without what concerns the launch.
 int launch_run(const Arguments& arguments) {
+  demand_device(arguments.run.device);
   load_executable_plan(arguments.run.plan, arguments.ranks);
   LaunchOptions options{arguments.ranks,
                         {"run", arguments.run.plan.string(), "-o", arguments.run.output.string(),
@@ -48,6 +51,7 @@ int launch_run(const Arguments& arguments) {
   if (!arguments.run.data.empty()) add("--data", arguments.run.data);
   if (!arguments.run.weights.empty()) add("--weights", arguments.run.weights);
   if (!arguments.run.save_weights.empty()) add("--save-weights", arguments.run.save_weights);
+  add("--device", arguments.run.device);
   if (arguments.steps > 0) add("--steps", std::to_string(arguments.steps));
   return launch(options);
 }
@@ -78,12 +82,14 @@ int dispatch(int count, char** values) {
       ->check(CLI::PositiveNumber);
   CLI::App* calibrate_one = app.add_subcommand("calibrate-rank", "be one process of calibrate");
   add_calibrate_options(*calibrate_one, arguments);
+  CLI::App* devices = app.add_subcommand("devices", "what this build sees of CUDA and NCCL");
   try {
     app.parse(count, values);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   if (arguments.steps > 0) arguments.run.steps = arguments.steps;
+  if (devices->parsed()) print_devices();
   if (start->parsed()) return launch_run(arguments);
   if (calibrate->parsed()) return launch_calibrate(arguments);
   if (run->parsed()) run_rank(arguments.run);

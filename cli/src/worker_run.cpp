@@ -12,6 +12,7 @@
 #include "foresail/runtime/trainer.h"
 #include "foresail/runtime/weights.h"
 #include "worker_data.h"
+#include "worker_devices.h"
 #include "worker_job.h"
 #include "worker_measure.h"
 #include "worker_weights.h"
@@ -134,6 +135,7 @@ void agree_on_digests(const RankEnvironment& environment, const runtime::Job& jo
 void run_rank(const RunOptions& options) {
   keep_freed_memory();
   runtime::TensorMemory::count();
+  demand_device(options.device);
   const RankEnvironment environment = read_environment();
   const TraceRanks traced = parse_trace_ranks(options.trace_ranks);
   const planner::Plan plan = load_executable_plan(options.plan, environment.world_size);

@@ -22,6 +22,7 @@ struct RunOptions {
   std::string save_weights;      ///< folder for the weights after the last step; empty: not kept
   std::optional<int> steps;      ///< absent: training.steps
   std::string trace_ranks = "class";
+  std::string device = "cpu";  ///< or cuda
 };
 
 /// Prints what went wrong to standard error, with the rank under a launcher. Returns the exit

@@ -1,6 +1,7 @@
 #include "foresail/runtime/tensor_memory.h"
 
 #include <c10/core/Allocator.h>
+#include <torch/version.h>
 
 #include <cstdlib>
 #include <new>
@@ -36,7 +37,24 @@ void free_counted(void* data) {
 
 class CountingAllocator : public c10::Allocator {
  public:
+#if TORCH_VERSION_MAJOR >= 2
+  c10::DataPtr allocate(std::size_t bytes) override {
+    return make(bytes);
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+#else
   c10::DataPtr allocate(std::size_t bytes) const override {
+    return make(bytes);
+  }
+#endif
+  c10::DeleterFnPtr raw_deleter() const override {
+    return &free_counted;
+  }
+
+ private:
+  static c10::DataPtr make(std::size_t bytes) {
     const c10::Device cpu(c10::DeviceType::CPU);
     if (bytes == 0) return {nullptr, nullptr, &free_counted, cpu};
     const std::size_t whole = (bytes + 2 * kAlignment - 1) / kAlignment * kAlignment;
@@ -47,7 +65,6 @@ class CountingAllocator : public c10::Allocator {
     void* data = static_cast<char*>(block) + kAlignment;
     return {data, data, &free_counted, cpu};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &free_counted; }
 };
 
 }  // namespace

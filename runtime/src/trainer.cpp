@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "executor.h"
 #include "foresail/base/error.h"
 #include "foresail/runtime/tensor_memory.h"
 #include "passes.h"
 #include "state_sync.h"
+#include "storage.h"
 #include "weight_map.h"
 
 namespace foresail::runtime {
@@ -51,25 +53,42 @@ struct Group {
   std::vector<RankId> members;
 };
 
+/// Null if this rank is not among `members`.
+std::unique_ptr<Communicator> connect(const Trainer::Options& options, const std::string& kind,
+                                      const std::vector<RankId>& members) {
+  if (members.empty()) {
+    options.endpoint->stand_by(kind, *options.store);
+    return nullptr;
+  }
+  const auto self = std::ranges::find(members, options.rank);
+  FORESAIL_EXPECT(self != members.end());
+  const auto first = static_cast<int>(members.front().value);
+  return options.endpoint->connect({.name = kind + "/" + std::to_string(first),
+                                    .rank = static_cast<int>(self - members.begin()),
+                                    .size = static_cast<int>(members.size()),
+                                    .kind = kind,
+                                    .color = first},
+                                   *options.store);
+}
+
 std::vector<Group> connect_groups(const Trainer::Options& options) {
   const program::Program& program = options.job->program;
   std::vector<Group> groups;
   for (std::uint32_t i = 0; i < program.communicators.size(); ++i) {
     Group group;
     group.members = program.members(program::CommunicatorId{i}, options.rank);
-    if (!group.members.empty()) {
-      const auto self = std::ranges::find(group.members, options.rank);
-      FORESAIL_EXPECT(self != group.members.end());
-      group.communicator =
-          options.endpoint->connect({.name = program.communicators[i].name + "/" +
-                                             std::to_string(group.members.front().value),
-                                     .rank = static_cast<int>(self - group.members.begin()),
-                                     .size = static_cast<int>(group.members.size())},
-                                    *options.store);
-    }
+    group.communicator = connect(options, program.communicators[i].name, group.members);
     groups.push_back(std::move(group));
   }
   return groups;
+}
+
+std::string message_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
 }
 
 }  // namespace
@@ -93,6 +112,18 @@ struct Trainer::Impl {
       const std::string& name = job.program.communicators[i].name;
       if (groups[i].communicator == nullptr) continue;
       kernel_groups[name] = {groups[i].communicator.get(), lane_of(name)};
+    }
+    register_gradients();
+  }
+
+  /// Gradients that keep their memory between steps are known to the groups that reduce them.
+  void register_gradients() {
+    std::set<const Bucket*> registered;
+    for (const Op& op : job.program.of(options.rank).ops) {
+      if (op.kind != OpKind::Collective || op.payload != Payload::ChunkGradients) continue;
+      Bucket& bucket = stage.bucket(op.chunk);
+      if (!has_storage(bucket.grads()) || !registered.insert(&bucket).second) continue;
+      registrations.push_back(group(op).communicator->register_buffer(bucket.grads()));
     }
   }
 
@@ -199,6 +230,7 @@ struct Trainer::Impl {
   }
 
   void failed(const std::exception_ptr& failure) {
+    options.endpoint->report_failure(message_of(failure));
     if (options.failed) options.failed(failure);
     for (const Group& each : groups) {
       if (each.communicator != nullptr) each.communicator->abort();
@@ -214,6 +246,7 @@ struct Trainer::Impl {
   Stage stage;
   Passes passes;
   StateSync state;
+  std::vector<std::shared_ptr<void>> registrations;  // handles that the communicators share
   std::unique_ptr<WorkerThread> tp_lane, cp_lane, ep_lane;
   KernelGroups kernel_groups;
   StepScalars scalars;

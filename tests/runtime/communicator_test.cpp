@@ -1,44 +1,36 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <barrier>
-#include <thread>
+#include <tuple>
 
 #include "foresail/base/error.h"
 #include "foresail/runtime/communicator.h"
-#include "foresail/runtime/gloo.h"
+#include "foresail/runtime/store.h"
+#include "rank_threads.h"
 
 namespace foresail::runtime {
 namespace {
 
 using std::chrono::seconds;
 
-/// Runs `body` on every rank of a group of threads. Nobody leaves while others may still connect.
-template <class Body>
-void with_group(int size, const Body& body) {
-  MemoryStore store{seconds(30)};
-  const GlooEndpoint endpoint({.timeout = seconds(30)});
-  std::barrier connected(size);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      const auto group = endpoint.connect({.name = "test", .rank = rank, .size = size}, store);
-      connected.arrive_and_wait();
-      body(*group);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
 /// Small integers: every order of summation gives the same fp32 result.
 at::Tensor numbers(int rank, std::int64_t count) {
   return at::arange(count, at::kFloat).remainder_(17).add_(static_cast<double>(rank));
 }
 
-class GroupSize : public testing::TestWithParam<int> {};
+using testing::Network;
 
-TEST_P(GroupSize, AllReduceSumsAndTakesMaxima) {
-  const int n = GetParam();
+class Collectives : public ::testing::TestWithParam<std::tuple<Network, int>> {
+ protected:
+  template <class Body>
+  void with_group(int size, const Body& body) const {
+    testing::with_group(std::get<0>(GetParam()), size, body);
+  }
+  int size() const { return std::get<1>(GetParam()); }
+};
+
+TEST_P(Collectives, AllReduceSumsAndTakesMaxima) {
+  const int n = size();
   with_group(n, [&](Communicator& group) {
     at::Tensor sum = numbers(group.rank(), 1001);
     group.all_reduce(sum, Reduction::Sum);
@@ -50,8 +42,8 @@ TEST_P(GroupSize, AllReduceSumsAndTakesMaxima) {
   });
 }
 
-TEST_P(GroupSize, ReduceScatterGivesEachRankItsPartOfTheSum) {
-  const int n = GetParam();
+TEST_P(Collectives, ReduceScatterGivesEachRankItsPartOfTheSum) {
+  const int n = size();
   with_group(n, [&](Communicator& group) {
     const at::Tensor input = numbers(group.rank(), 100 * n);
     at::Tensor part = at::empty({100});
@@ -61,8 +53,8 @@ TEST_P(GroupSize, ReduceScatterGivesEachRankItsPartOfTheSum) {
   });
 }
 
-TEST_P(GroupSize, AllGatherPutsPartsInRankOrder) {
-  const int n = GetParam();
+TEST_P(Collectives, AllGatherPutsPartsInRankOrder) {
+  const int n = size();
   with_group(n, [&](Communicator& group) {
     at::Tensor whole = at::empty({50 * n});
     group.all_gather(numbers(group.rank(), 50), whole);
@@ -72,8 +64,8 @@ TEST_P(GroupSize, AllGatherPutsPartsInRankOrder) {
   });
 }
 
-TEST_P(GroupSize, AllToAllTransposesParts) {
-  const int n = GetParam();
+TEST_P(Collectives, AllToAllTransposesParts) {
+  const int n = size();
   with_group(n, [&](Communicator& group) {
     // Part r of rank s is s * 10 + r.
     at::Tensor input = at::arange(n, at::kFloat).add_(10.0 * group.rank());
@@ -84,8 +76,8 @@ TEST_P(GroupSize, AllToAllTransposesParts) {
   });
 }
 
-TEST_P(GroupSize, BroadcastCopiesTheRoot) {
-  const int n = GetParam();
+TEST_P(Collectives, BroadcastCopiesTheRoot) {
+  const int n = size();
   with_group(n, [&](Communicator& group) {
     at::Tensor tensor = numbers(group.rank(), 7);
     group.broadcast(tensor, n - 1);
@@ -93,8 +85,8 @@ TEST_P(GroupSize, BroadcastCopiesTheRoot) {
   });
 }
 
-TEST_P(GroupSize, MessagesArriveInTheOrderSent) {
-  const int n = GetParam();
+TEST_P(Collectives, MessagesArriveInTheOrderSent) {
+  const int n = size();
   with_group(n, [&](Communicator& group) {
     for (int i = 0; i < 3; ++i) {
       if (group.rank() == 0) group.send(numbers(i, 64), n - 1);
@@ -107,22 +99,61 @@ TEST_P(GroupSize, MessagesArriveInTheOrderSent) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Gloo, GroupSize, testing::Values(2, 3, 4));
-
-TEST(Gloo, SplitMakesGroupsByColorInOrderOfKey) {
-  with_group(4, [&](Communicator& group) {
+TEST_P(Collectives, SplitMakesGroupsByColorInOrderOfKey) {
+  const int n = size();
+  with_group(n, [&](Communicator& group) {
     // Even and odd ranks; keys turn the order round.
-    const auto half = group.split(group.rank() % 2, -group.rank());
-    ASSERT_EQ(half->size(), 2);
-    EXPECT_EQ(half->rank(), group.rank() < 2 ? 1 : 0);
+    const int parity = group.rank() % 2;
+    const auto half = group.split(parity, -group.rank());
+    const int members = (n + 1 - parity) / 2;
+    ASSERT_EQ(half->size(), members);
+    EXPECT_EQ(half->rank(), members - 1 - group.rank() / 2);
     at::Tensor sum = at::full({1}, static_cast<double>(group.rank()));
     half->all_reduce(sum, Reduction::Sum);
-    EXPECT_EQ(sum.item<float>(), group.rank() % 2 == 0 ? 2 : 4);
+    // 0 + 2 + ... or 1 + 3 + ...
+    EXPECT_EQ(sum.item<float>(), static_cast<float>(members * (members - 1) + parity * members));
   });
 }
 
+TEST_P(Collectives, RowsGoToTheirRanksWhateverTheirNumbers) {
+  const int n = size();
+  with_group(n, [&](Communicator& group) {
+    // Rank s sends s + r rows of value 10 s + r to rank r.
+    std::vector<std::int64_t> sends, receives;
+    std::vector<at::Tensor> parts, expected;
+    for (int peer = 0; peer < n; ++peer) {
+      const std::int64_t rows = group.rank() + peer;
+      sends.push_back(rows);
+      receives.push_back(rows);
+      parts.push_back(at::full({rows, 3}, 10.0 * group.rank() + peer));
+      expected.push_back(at::full({rows, 3}, 10.0 * peer + group.rank()));
+    }
+    const at::Tensor wanted = at::cat(expected);
+    at::Tensor output = at::empty_like(wanted);
+    group.all_to_all_rows(at::cat(parts), sends, output, receives);
+    EXPECT_TRUE(at::equal(output, wanted));
+  });
+}
+
+TEST_P(Collectives, AllMembersOfARingMayExchange) {
+  const int n = size();
+  with_group(n, [&](Communicator& group) {
+    at::Tensor input = at::empty({64});
+    const int before = (group.rank() + n - 1) % n;
+    group.exchange(numbers(group.rank(), 64), (group.rank() + 1) % n, input, before);
+    EXPECT_TRUE(at::equal(input, numbers(before, 64)));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Gloo, Collectives,
+                         ::testing::Combine(::testing::Values(Network::Gloo),
+                                            ::testing::Values(2, 3, 4)));
+INSTANTIATE_TEST_SUITE_P(NcclStub, Collectives,
+                         ::testing::Combine(::testing::Values(Network::NcclStub),
+                                            ::testing::Values(2, 3, 4)));
+
 TEST(Gloo, ALostPeerIsAnErrorThatNamesTheOperation) {
-  with_group(2, [&](Communicator& group) {
+  testing::with_group(Network::Gloo, 2, [&](Communicator& group) {
     // Both are connected once rank 1 has a message.
     at::Tensor tensor = at::zeros({256});
     if (group.rank() == 1) {

@@ -69,7 +69,7 @@ planner::Plan make_plan(const TinyPlan& tiny) {
 std::vector<RankResult> run_job(const runtime::Job& job, int steps, const JobHooks& hooks) {
   const int ranks = job.program.grid.world_size();
   runtime::MemoryStore store{seconds(30)};
-  const runtime::GlooEndpoint endpoint({.timeout = seconds(30)});
+  const runtime::GlooEndpoint gloo({.timeout = seconds(30)});
   std::vector<RankResult> results(static_cast<std::size_t>(ranks));
   FirstFailure failure;
   std::vector<std::thread> threads;
@@ -80,8 +80,12 @@ std::vector<RankResult> run_job(const runtime::Job& job, int steps, const JobHoo
         runtime::TextData data({.path = runtime::TextData::default_path(),
                                 .sequence_length = job.training.sequence_length,
                                 .seed = job.seed});
-        runtime::Trainer trainer(
-            {.job = &job, .rank = id, .store = &store, .endpoint = &endpoint, .data = &data});
+        const auto own = hooks.endpoint ? hooks.endpoint(id) : nullptr;
+        runtime::Trainer trainer({.job = &job,
+                                  .rank = id,
+                                  .store = &store,
+                                  .endpoint = own != nullptr ? own.get() : &gloo,
+                                  .data = &data});
         RankResult& result = results[static_cast<std::size_t>(rank)];
         if (hooks.before) hooks.before(trainer, id);
         for (int step = 0; step < steps; ++step) result.steps.push_back(trainer.run_step());

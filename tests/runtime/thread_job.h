@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,9 @@ struct RankResult {
 
 struct JobHooks {
   /// Called by each rank before and after its steps.
-  std::function<void(runtime::Trainer&, RankId)> before, after;
+  std::function<void(runtime::Trainer&, RankId)> before{}, after{};
+  /// The network of one rank, instead of Gloo; called in the rank's thread.
+  std::function<std::unique_ptr<runtime::Endpoint>(RankId)> endpoint{};
 };
 
 /// Throws what the first failing rank threw.

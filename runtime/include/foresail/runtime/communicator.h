@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "foresail/base/names.h"
+#include "foresail/runtime/store.h"
 #include "foresail/runtime/tensor.h"
 
 namespace foresail::runtime {
@@ -46,6 +47,10 @@ class Communicator {
   virtual void barrier() = 0;
   /// Ranks of equal `color` form a group, ordered by (key, rank).
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+  /// Tells the network that collectives will use `buffer` again and again, until the handle goes
+  /// away, which it must before the buffer does. May move its memory, under all views of it. Null
+  /// where nothing is gained by it.
+  virtual std::shared_ptr<void> register_buffer(Tensor& buffer);
   /// Makes calls that wait in other threads fail soon. The communicator is dead afterwards.
   virtual void abort() = 0;
 
@@ -61,6 +66,29 @@ class Communicator {
   std::string name_;
   int rank_ = 0;
   int size_ = 1;
+};
+
+/// One process's end of a network, from which its communicators come.
+class Endpoint {
+ public:
+  virtual ~Endpoint() = default;
+
+  struct Group {
+    std::string name;  ///< unique in the store: "tp/0"
+    int rank = 0;
+    int size = 1;
+    std::string kind{};  ///< of the groups that are connected in one turn: "tp"
+    int color = 0;       ///< tells the groups of one turn apart
+  };
+  /// Connects the members of one group through `store`, which must outlive the communicator. All
+  /// members must call it, in one order over all groups.
+  virtual std::unique_ptr<Communicator> connect(const Group& group, Store& store) const = 0;
+  /// The turn of a rank that is in none of the groups of this kind. Nothing to do where only
+  /// members take part.
+  virtual void stand_by(const std::string& kind, Store& store) const = 0;
+  /// This rank fails for a reason that peers cannot see: they are told, where a closed connection
+  /// does not tell them anyway.
+  virtual void report_failure(const std::string& reason) const = 0;
 };
 
 /// A group of one: every collective is a copy; it has no peer to send to.

@@ -13,7 +13,7 @@
 namespace foresail::runtime {
 
 /// One process's network endpoint, shared by all its communicators.
-class GlooEndpoint {
+class GlooEndpoint : public Endpoint {
  public:
   struct Options {
     /// Address or name of this host on which peers reach it; used unless `interface` is given.
@@ -24,16 +24,12 @@ class GlooEndpoint {
     std::chrono::milliseconds timeout{std::chrono::minutes(10)};
   };
   explicit GlooEndpoint(const Options& options);
-  ~GlooEndpoint();
+  ~GlooEndpoint() override;
 
-  struct Group {
-    std::string name;  ///< unique in the store: "tp/0"
-    int rank = 0;
-    int size = 1;
-  };
-  /// Connects the members of one group through `store`, which must outlive the communicator. All
-  /// members must call it, in one order over all groups; nobody else takes part.
-  std::unique_ptr<Communicator> connect(const Group& group, Store& store) const;
+  /// Nobody but the members of `group` takes part.
+  std::unique_ptr<Communicator> connect(const Group& group, Store& store) const override;
+  void stand_by(const std::string&, Store&) const override {}
+  void report_failure(const std::string&) const override {}
 
  private:
   struct Device;

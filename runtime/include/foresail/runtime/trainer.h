@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "foresail/base/id.h"
-#include "foresail/runtime/gloo.h"
+#include "foresail/runtime/communicator.h"
 #include "foresail/runtime/job.h"
 #include "foresail/runtime/measurement.h"
 #include "foresail/runtime/sample_source.h"
@@ -26,7 +26,7 @@ class Trainer {
     const Job* job = nullptr;
     RankId rank;
     Store* store = nullptr;
-    const GlooEndpoint* endpoint = nullptr;
+    const Endpoint* endpoint = nullptr;
     BatchSource* data = nullptr;  ///< may be null on a rank that loads no batch
     Recording recording = Recording::On;
     /// Called with the first failure of a step as soon as it happens. A rank whose other lanes wait

@@ -1,0 +1,124 @@
+// What runs on a CUDA device. Without one, every test skips and says why.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "foresail/runtime/cuda_device.h"
+#include "foresail/runtime/store.h"
+#include "nccl_communicator.h"
+
+namespace foresail::runtime {
+namespace {
+
+using std::chrono::seconds;
+
+class Gpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const CudaSight sight = look_for_cuda();
+    if (sight.devices == 0) GTEST_SKIP() << "no CUDA device: " << sight.reason;
+    device_ = std::make_unique<CudaDevice>(0);
+  }
+  at::TensorOptions on_device() { return device_->make_token().options(); }
+  void wait() {
+    void* stream = device_->current();
+    while (!device_->is_done(stream)) {
+    }
+  }
+
+  std::unique_ptr<CudaDevice> device_;
+};
+
+/// Small integers, whose products and sums are exact in fp32.
+at::Tensor integers(std::int64_t rows, std::int64_t columns) {
+  return at::arange(rows * columns, at::kFloat).remainder_(7).sub_(3).view({rows, columns});
+}
+
+TEST_F(Gpu, MatrixProductsOfSmallIntegersAreThoseOfTheCpu) {
+  const at::Tensor a = integers(257, 129);
+  const at::Tensor b = integers(129, 65);
+  const at::Tensor on_gpu = at::mm(a.to(on_device()), b.to(on_device()));
+  EXPECT_TRUE(at::equal(on_gpu.cpu(), at::mm(a, b)));
+}
+
+TEST_F(Gpu, AttentionWithinRoundingOfTheCpu) {
+  const at::Tensor scores = integers(64, 64).div(4);
+  const at::Tensor values = integers(64, 32);
+  const auto attend = [](const at::Tensor& s, const at::Tensor& v) {
+    return at::mm(at::softmax(s, -1), v);
+  };
+  const at::Tensor on_gpu = attend(scores.to(on_device()), values.to(on_device())).cpu();
+  EXPECT_TRUE(at::allclose(on_gpu, attend(scores, values), 1e-3, 1e-3));
+}
+
+TEST_F(Gpu, MarksInAStreamAreInTheOrderOfItsWork) {
+  const CudaDevice::Lane lane(*device_);
+  CudaTimeline timeline(*device_);
+  at::Tensor matrix = at::ones({2048, 2048}, on_device());
+  const std::size_t before = timeline.mark();
+  for (int i = 0; i < 20; ++i) matrix = at::mm(matrix, matrix).clamp_(0, 1);
+  const std::size_t after = timeline.mark();
+  // 20 products of 2 * 2048^3 operations take longer than 1 us on any device.
+  EXPECT_GT(timeline.passed_ns(after), timeline.passed_ns(before) + 1000);
+}
+
+TEST_F(Gpu, PeakIsThatOfTheTensorsHeldAtOnce) {
+  const at::TensorOptions options = on_device();
+  const at::Tensor kept = at::empty({1 << 20}, options);
+  wait();
+  device_->restart_peak();
+  const Bytes base = device_->peak();
+  {
+    const at::Tensor a = at::empty({1 << 20}, options);
+    const at::Tensor b = at::empty({1 << 20}, options);
+  }
+  const at::Tensor c = at::empty({1 << 20}, options);
+  EXPECT_EQ((device_->peak() - base).count(), std::int64_t{2} * 4 * (1 << 20));
+}
+
+/// NCCL itself, with one rank.
+std::unique_ptr<Communicator> make_alone(CudaDevice& device, Store& store) {
+  NcclProcess::Options options;
+  options.api = load_nccl(default_nccl_library());
+  options.streams = &device;
+  options.store = &store;
+  options.timeout = seconds(60);
+  options.flag_interval = seconds(1);
+  const auto process = std::make_shared<NcclProcess>(options);
+  auto connection = std::make_unique<NcclConnection>(process, "alone");
+  NcclConfig config = make_nccl_config(connection->name(), {});
+  device.current();
+  connection->open([&](NcclComm* comm) {
+    NcclUniqueId id{};
+    EXPECT_EQ(options.api->get_unique_id(&id), NcclResult::Success);
+    return options.api->init_rank_config(comm, 1, id, 0, &config);
+  });
+  return make_nccl_communicator(
+      {.connection = std::move(connection), .registration = BufferRegistration::On});
+}
+
+TEST_F(Gpu, CollectivesOfNcclOnOneDeviceCopy) {
+  try {
+    describe_nccl();
+  } catch (const std::exception& missing) {
+    GTEST_SKIP() << missing.what();
+  }
+  MemoryStore store{seconds(30)};
+  const auto group = make_alone(*device_, store);
+  const at::Tensor input = at::arange(64, at::kFloat).to(on_device());
+  at::Tensor buffer = input.clone();
+  const auto registered = group->register_buffer(buffer);
+  group->all_reduce(buffer, Reduction::Sum);
+  EXPECT_TRUE(at::equal(buffer, input));
+  at::Tensor output = at::zeros_like(input);
+  group->reduce_scatter(input, output);
+  EXPECT_TRUE(at::equal(output, input));
+  output.zero_();
+  group->exchange(input, 0, output, 0);
+  EXPECT_TRUE(at::equal(output, input));
+  const auto part = group->split(0, 0);
+  EXPECT_EQ(part->size(), 1);
+  part->barrier();
+}
+
+}  // namespace
+}  // namespace foresail::runtime
