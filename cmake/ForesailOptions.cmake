@@ -1,7 +1,7 @@
 # What is built, and with what. AUTO takes a dependency if it is found, ON demands it, OFF
 # ignores it.
 #
-#   FORESAIL_WITH_TORCH   libtorch and Gloo: the runtime and foresail-worker
+#   FORESAIL_WITH_TORCH   libtorch, Gloo and hiredis: the runtime and foresail-worker
 #   FORESAIL_WITH_CUDA    the CUDA Toolkit
 #   FORESAIL_WITH_NCCL    NCCL
 #   FORESAIL_BUILD_PYTHON the Python extension (set by `pip install .`)
@@ -38,7 +38,11 @@ endmacro()
 if(NOT FORESAIL_WITH_TORCH STREQUAL OFF)
   find_package(Torch QUIET)
   find_package(Gloo QUIET)
-  foresail_feature(TORCH "libtorch ${Torch_VERSION}, Gloo ${Gloo_VERSION}" Torch_FOUND Gloo_FOUND)
+  find_path(HIREDIS_INCLUDE_DIR hiredis/hiredis.h)
+  find_library(HIREDIS_LIBRARY hiredis)
+  mark_as_advanced(HIREDIS_INCLUDE_DIR HIREDIS_LIBRARY)
+  foresail_feature(TORCH "libtorch ${Torch_VERSION}, Gloo ${Gloo_VERSION}, hiredis"
+    Torch_FOUND Gloo_FOUND HIREDIS_INCLUDE_DIR HIREDIS_LIBRARY)
 endif()
 if(NOT FORESAIL_WITH_CUDA STREQUAL OFF)
   find_package(CUDAToolkit QUIET)

@@ -16,9 +16,13 @@ fs::path weights_file(const fs::path& path) {
   return fs::is_directory(path) ? path / kFile : path;
 }
 
+fs::path unfinished_weights(const fs::path& folder) {
+  return folder / (std::string(kFile) + ".part");
+}
+
 void save_weights(const fs::path& folder, const runtime::Job& job, runtime::Trainer& trainer,
                   const RankEnvironment& environment, runtime::Store& store) {
-  const fs::path part = folder / (std::string(kFile) + ".part");
+  const fs::path part = unfinished_weights(folder);
   const std::int64_t positions = job.training.sequence_length;
   if (environment.rank == 0) {
     fs::create_directories(folder);

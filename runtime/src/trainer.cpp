@@ -69,6 +69,7 @@ std::vector<Group> connect_groups(const Trainer::Options& options) {
     }
     groups.push_back(std::move(group));
   }
+  if (options.connected) options.connected();
   return groups;
 }
 
