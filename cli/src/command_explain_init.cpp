@@ -86,7 +86,7 @@ std::string text_of(const std::vector<sim::GroupKind>& kinds, const std::vector<
     text += fmt::format("{:<20} {:>8} {:>8}\n", kind.name, kind.groups, kind.size);
   }
   text += fmt::format("\n{:<6} {:<9} {:>10} {:>10} {:>10} {:>10} {:>10} {:>9} {:>10}\n", "store",
-                      "barriers", "start", "join", "barriers", "addresses", "connect", "barriers",
+                      "order", "start", "join", "barriers", "addresses", "connect", "times",
                       "questions");
   for (const Row& row : rows) {
     text += fmt::format("{:<6} {:<9} {:>10} {:>10} {:>10} {:>10} {:>10} {:>9} {:>10}\n", row.store,

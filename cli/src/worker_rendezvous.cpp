@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 
 /// How long a called rank has to answer, and then to read what came of the call.
 constexpr milliseconds kRollCall{3000};
-constexpr milliseconds kReading{2000};
+constexpr milliseconds kReading{3000};
 /// Between two looks at the store while the roll is called.
 constexpr milliseconds kLook{20};
 /// Begins the message of a rank that ends for another's sake, and what is said of the dead.
@@ -214,9 +214,10 @@ struct Rendezvous::Impl {
   }
 
   /// Ends all ranks. `failure.text` is this rank's, unless others are to blame.
-  void judge(runtime::Store& line, int n, const Failure& failure, bool is_own) const {
-    Document verdict{{"text", failure.text}, {"status", failure.status}};
-    if (is_own) verdict["rank"] = self;
+  void judge(runtime::Store& line, int n, const Failure& failure,
+             const std::vector<int>& missing) const {
+    Document verdict{{"text", failure.text}, {"status", failure.status}, {"missing", missing}};
+    if (missing.empty()) verdict["rank"] = self;
     line.set(numbered("verdict", n), verdict.dump());
   }
 
@@ -236,7 +237,7 @@ struct Rendezvous::Impl {
         if (failure.may_be_peers) missing = missing_ranks(*line, n);
         Failure cause = failure;
         if (!missing.empty()) cause.text = absence(*line, missing) + " (" + failure.text + ")";
-        judge(*line, n, cause, missing.empty());
+        judge(*line, n, cause, missing);
         std::this_thread::sleep_for(2 * kReading);  // the standing thread ends the process
         return;
       }
@@ -255,7 +256,7 @@ struct Rendezvous::Impl {
     if (missing.empty()) {
       line->set(numbered("verdict", n), "{}");
     } else {
-      judge(*line, n, {absence(*line, missing), 1, true}, false);
+      judge(*line, n, {absence(*line, missing), 1, true}, missing);
     }
   }
 
@@ -276,11 +277,13 @@ struct Rendezvous::Impl {
     line.set(of_rank("heard", n, self), "");
     if (self == 0) {  // whose process may hold the store, and who tidies it up
       const auto end_of_wait = Clock::now() + kReading;
+      const std::vector<int> missing = found.at("missing");
       for (int rank = 1; rank < ranks; ++rank) {
-        if (!line.has(of_rank("here", n, rank))) continue;
-        while (!line.has(of_rank("heard", n, rank)) && Clock::now() < end_of_wait) {
-          std::this_thread::sleep_for(kLook);
-        }
+        const auto is_expected = [&] {
+          return !line.has(of_rank("heard", n, rank)) && !line.has(numbered("left", rank));
+        };
+        if (std::ranges::find(missing, rank) != missing.end()) continue;
+        while (Clock::now() < end_of_wait && is_expected()) std::this_thread::sleep_for(kLook);
       }
       if (address.kind == StoreAddress::Kind::Redis) {
         connect_store(address, {kReconnect, runtime::StoreRole::Server}).reset();

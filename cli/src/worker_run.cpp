@@ -168,11 +168,11 @@ void run_together(const Prepared& prepared, Rendezvous& rendezvous, StartClock c
   const runtime::Job& job = prepared.job;
   runtime::Store& store = rendezvous.store();
   agree_on_digests(environment, job, store);
-  clock.end("digests");
+  clock.end("digests", rendezvous.take_use());
   const auto data = open_data(
       {.job = &job, .path = data_path(options, job), .host = host_name(), .steps = prepared.steps},
       environment, store);
-  clock.end("data");
+  clock.end("data", rendezvous.take_use());
   runtime::GlooEndpoint::Options place = endpoint_options(rendezvous.store_host());
   place.connect_timeout = wait_limit(options);
   const runtime::GlooEndpoint endpoint(place);
@@ -188,9 +188,9 @@ void run_together(const Prepared& prepared, Rendezvous& rendezvous, StartClock c
        .endpoint = &endpoint,
        .data = data.get(),
        .failed = [&](const std::exception_ptr& failure) { rendezvous.fail(failure); },
-       .connected = [&] { clock.end_apart("addresses", "groups"); }});
+       .connected = [&] { clock.end_apart("addresses", "groups", rendezvous.take_use()); }});
   if (!options.weights.empty()) trainer.read_weights(weights_file(options.weights));
-  clock.end("weights");
+  clock.end("weights", rendezvous.take_use());
   if (environment.rank == 0) fmt::print("start  {}\n", clock.to_text());
   const StepMeter meter(prepared.plan, job);
   train(prepared, trainer, meter, measurement);
@@ -224,9 +224,10 @@ void run_rank(const RunOptions& options) {
   const RankEnvironment environment = read_environment();
   const auto limit = wait_limit(options);
   const Prepared prepared(options, environment);
+  StartClock clock;
   Rendezvous rendezvous({.environment = environment, .store = options.store, .timeout = limit});
   try {
-    StartClock clock(rendezvous);
+    clock.end("store", rendezvous.take_use());
     run_together(prepared, rendezvous, clock);
     rendezvous.leave();
   } catch (...) {

@@ -15,15 +15,15 @@ double seconds(std::chrono::nanoseconds time) {
 
 }  // namespace
 
-void StartClock::end(const std::string& phase) {
+void StartClock::end(const std::string& phase, const StoreUse& use) {
   const auto now = Clock::now();
   phases_.emplace_back(phase, seconds(now - std::exchange(since_, now)));
-  operations_ += rendezvous_.take_use().operations;
+  operations_ += use.operations;
 }
 
-void StartClock::end_apart(const std::string& asking, const std::string& phase) {
+void StartClock::end_apart(const std::string& asking, const std::string& phase,
+                           const StoreUse& use) {
   const auto now = Clock::now();
-  const StoreUse use = rendezvous_.take_use();
   phases_.emplace_back(asking, seconds(use.time));
   phases_.emplace_back(phase, seconds(now - std::exchange(since_, now) - use.time));
   operations_ += use.operations;

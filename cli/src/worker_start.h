@@ -12,16 +12,13 @@
 
 namespace foresail::cli {
 
-/// The phases of a start, in seconds and in questions to the store.
+/// The phases of a start, in seconds and in questions to the store. Runs from its construction.
 class StartClock {
  public:
-  /// Runs from now on.
-  explicit StartClock(Rendezvous& rendezvous) : rendezvous_(rendezvous) {}
-
-  /// What went before, since the last call, was `phase`.
-  void end(const std::string& phase);
+  /// What went before, since the last call, was `phase`; `use` is what it asked of the store.
+  void end(const std::string& phase, const StoreUse& use);
   /// The same, in two: time at the store is `asking`, the rest is `phase`.
-  void end_apart(const std::string& asking, const std::string& phase);
+  void end_apart(const std::string& asking, const std::string& phase, const StoreUse& use);
 
   /// "store 1.2 ms, digests 0.3 ms, ...; 57 questions to the store"
   std::string to_text() const;
@@ -30,7 +27,6 @@ class StartClock {
 
  private:
   using Clock = std::chrono::steady_clock;
-  Rendezvous& rendezvous_;
   Clock::time_point since_ = Clock::now();
   std::vector<std::pair<std::string, double>> phases_;
   std::int64_t operations_ = 0;

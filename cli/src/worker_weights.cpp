@@ -33,11 +33,15 @@ void save_weights(const fs::path& folder, const runtime::Job& job, runtime::Trai
   trainer.write_weights(part);
   const auto key = [](int rank) { return "weights/written/" + std::to_string(rank); };
   store.set(key(environment.rank), "");
-  if (environment.rank != 0) return;
+  if (environment.rank != 0) {
+    store.get("weights/whole");
+    return;
+  }
   for (int rank = 0; rank < environment.world_size; ++rank) store.get(key(rank));
   write_file(folder / "config.json",
              runtime::hugging_face_config(job.model, positions).dump(2) + '\n');
   fs::rename(part, folder / kFile);
+  store.set("weights/whole", "");
 }
 
 }  // namespace foresail::cli

@@ -145,18 +145,18 @@ Duration connect_time(const StartOptions& options, int size) {
 // (docs/validation/init.md). A wait at the TCPStore is two questions, wait and get.
 StoreCost tcp_store_cost() {
   return {.name = "tcp",
-          .question = nanoseconds(14'800),
-          .look = nanoseconds(660),
-          .join = nanoseconds(53'700),
+          .question = nanoseconds(13'000),
+          .look = nanoseconds(390),
+          .join = nanoseconds(34'200),
           .get = 2,
           .barrier_wait = BarrierWait::Asks};
 }
 
 StoreCost redis_store_cost() {
   return {.name = "redis",
-          .question = nanoseconds(13'300),
-          .look = nanoseconds(3),
-          .join = nanoseconds(9'800),
+          .question = nanoseconds(11'000),
+          .look = nanoseconds(1),
+          .join = nanoseconds(14'600),
           .get = 1,
           .barrier_wait = BarrierWait::IsTold};
 }

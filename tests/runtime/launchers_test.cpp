@@ -62,8 +62,9 @@ TEST_F(Launchers, SlurmStartsFourRanksOnFourNodes) {
 
 TEST_F(Launchers, TorchrunStartsFourRanks) {
   if (!is_installed("torchrun")) GTEST_SKIP() << "torchrun (python3-torch) is not installed";
-  const Outcome outcome = run_command("torchrun --standalone --nproc_per_node=4 --no-python " +
-                                      std::string(FORESAIL_WORKER) + run_arguments());
+  const Outcome outcome =
+      run_command("torchrun -r 1 -t 1 --standalone --nproc_per_node=4 --no_python " +
+                  std::string(FORESAIL_WORKER) + run_arguments());
   ASSERT_EQ(outcome.status, 0) << outcome.text;
   EXPECT_THAT(outcome.text, HasSubstr("step    1  loss "));
   expect_trained();

@@ -49,7 +49,7 @@ class WrongLaunch : public ::testing::Test {
         "env RANK=" + std::to_string(rank) + " WORLD_SIZE=" + std::to_string(ranks) +
         " MASTER_ADDR=" + host_ + " MASTER_PORT=" + std::to_string(port_) + " OMP_NUM_THREADS=1 ";
     return {environment + FORESAIL_WORKER + " run " + plan + " -o " + (folder_ / "out").string() +
-                " --timeout 1s " + more,
+                " --timeout " + limit_ + " " + more,
             folder_ / ("log" + std::to_string(logs_++))};
   }
 
@@ -76,6 +76,7 @@ class WrongLaunch : public ::testing::Test {
 
   const fs::path folder_ = test::scratch_folder();
   std::string host_ = "127.0.0.1";
+  std::string limit_ = "1s";
   int port_ = cli::free_port();
   int plans_ = 0, logs_ = 0;
 };
@@ -157,16 +158,16 @@ TEST_F(WrongLaunch, ARankThatNeverComesIsNamedByAll) {
 
 TEST_F(WrongLaunch, ARankThatIsThereTwiceIsRefusedAndTheJobGoesOn) {
   const std::string plan = save(3);
-  const std::string patient = "--timeout 1min";
-  Process first = start(0, 3, plan, patient);
-  Process second = start(1, 3, plan, patient);
-  Process again = start(1, 3, plan, patient);
+  limit_ = "1min";
+  Process first = start(0, 3, plan);
+  Process second = start(1, 3, plan);
+  Process again = start(1, 3, plan);
   // Rank 2 is not there yet, so that only the refused one can end.
   while (!second.has_ended() && !again.has_ended()) usleep(5000);
   Process& refused = second.has_ended() ? second : again;
   Process& kept = &refused == &second ? again : second;
   expect_end(refused, 2, HasSubstr("rank 1 is in the job already"));
-  Process third = start(2, 3, plan, patient);
+  Process third = start(2, 3, plan);
   for (Process* process : {&first, &kept, &third}) {
     const Outcome outcome = process->wait();
     EXPECT_EQ(outcome.status, 0) << outcome.text;
