@@ -6,6 +6,7 @@
 
 #include "foresail/base/error.h"
 #include "layer_runs.h"
+#include "optimizer_offload.h"
 #include "recompute_order.h"
 
 namespace foresail::planner {
@@ -258,12 +259,8 @@ StageWork stage_work(const Plan& plan, int stage, const ModelParts& parts, Kerne
 }
 
 Kernel optimizer_kernel(const Plan& plan, const StageWork& work) {
-  const std::int64_t ranks = plan.layout.zero_stage == 0 ? 1 : plan.layout.shard_ranks();
-  std::int64_t parameters = (work.tied_parameters + ranks - 1) / ranks;
-  const std::int64_t copies = plan.layout.zero_stage == 0 ? 1 : expert_gradient_ranks(plan);
-  for (const ChunkWork& chunk : work.chunks) {
-    parameters += (chunk.parameters + ranks - 1) / ranks + (chunk.experts + copies - 1) / copies;
-  }
+  const std::int64_t parameters =
+      stepped_parameters(plan, work).sum() - offloaded_parameters(plan, work).sum();
   Kernel kernel;
   kernel.kind = KernelKind::Optimizer;
   kernel.name = "optimizer";

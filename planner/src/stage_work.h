@@ -73,7 +73,8 @@ StageWork stage_work(const Plan& plan, int stage, const ModelParts& parts, Kerne
 Kernel input_gather(const Plan& plan);
 
 /// Update of the parameters that this rank steps: read parameter, gradient and two moments, write
-/// all but the gradient: 28 bytes per parameter in fp32. `m` counts the parameters.
+/// all but the gradient: 28 bytes per parameter in fp32. `m` counts the parameters; without those
+/// whose states are in host memory.
 Kernel optimizer_kernel(const Plan& plan, const StageWork& work);
 
 /// Tied matrices are a bucket of their own when two stages hold a copy, or when the first and the

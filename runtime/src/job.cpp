@@ -51,6 +51,8 @@ void check_layout(const Job& job) {
              "a chunk without layers", "chunks with at least one");
     }
   }
+  demand(job.optimizer_offload == 0 ? Support::Yes : Support::No, "layout.optimizer_offload",
+         fmt::format("{}", job.optimizer_offload), "0");
   demand_switch(split.overlap_tp, false, "layout.overlap.tp");
   demand_choice(job.training.precision, DType::Fp32, "training.precision");
   demand_choice(job.training.gradient_dtype, DType::Fp32, "training.gradient_dtype");
