@@ -1,6 +1,6 @@
 // How long a start takes with 2 to 64 processes on this host, against sim/start_time.h: global
 // barriers after torch's manner, and a group of all made by Gloo, each at a TCPStore and at a
-// Redis server. The model's constants are measured first, with 1 and with 8 processes; every other
+// Redis server. The model's constants are measured first, with 1, 2 and 8 processes; every other
 // row is a prediction.
 //
 //     foresail-bench-start [REDIS_PORT]
@@ -137,8 +137,14 @@ Times repeated(Place place) {
 }
 
 /// Constants from 1 and from 8 processes, which all ask at once: then the server and the clients
-/// that share its cores spend `question` on each.
-sim::StartOptions calibrated(const Times& one, const Times& eight, bool is_redis) {
+/// that share its cores spend `question` on each. Groups: a part per rank and a part per peer, from
+/// 2 and from 8.
+struct Calibration {
+  Times one, two, eight;
+  bool is_redis = false;
+};
+sim::StartOptions calibrated(const Calibration& from) {
+  const auto& [one, two, eight, is_redis] = from;
   sim::StartOptions options;
   options.transport = sim::GroupTransport::Gloo;
   options.store.question = duration_from_seconds(eight.questions / kCalibrated);
@@ -147,10 +153,18 @@ sim::StartOptions calibrated(const Times& one, const Times& eight, bool is_redis
   options.store.join = duration_from_seconds(eight.join / kCalibrated);
   options.poll = kPoll;
   options.store.get = is_redis ? 1 : 2;  // the TCPStore waits, then gets
-  const double asked = to_seconds(options.store.question) * kCalibrated * (2 * kCalibrated - 1);
   const double cores = std::max(1u, std::thread::hardware_concurrency());
-  options.connect = duration_from_seconds(std::max(0.0, eight.group - asked) /
-                                          ((kCalibrated - 1) * kCalibrated / cores));
+  const auto beside_questions = [&](const Times& times, int ranks) {
+    sim::StartOptions asking = options;
+    asking.kinds = {{"world", 1, ranks}};
+    const double asked = to_seconds(sim::start_time(asking).addresses);
+    return std::max(0.0, times.group - asked) / std::max(1.0, ranks / cores);
+  };
+  const double of_two = beside_questions(two, 2);
+  const double of_eight = beside_questions(eight, kCalibrated);
+  const double per_peer = std::max(0.0, (of_eight - of_two) / (kCalibrated - 2));
+  options.connect = duration_from_seconds(per_peer);
+  options.setup = duration_from_seconds(std::max(0.0, of_two - per_peer));
   return options;
 }
 
@@ -160,19 +174,25 @@ void compare(const std::string& name, int redis_port) {
   place.ranks = kCalibrated;
   place.port += 10;
   const Times eight = repeated(place);
-  sim::StartOptions options = calibrated(one, eight, redis_port > 0);
+  place.ranks = 2;
+  place.port += 10;
+  const Times two = repeated(place);
+  sim::StartOptions options = calibrated({one, two, eight, redis_port > 0});
   options.store.name = name;
-  fmt::print("{}: question {:.1f} us, round trip {:.1f} us, join {:.0f} us, connect {:.0f} us\n",
-             name, to_seconds(options.store.question) * 1e6, to_seconds(options.round_trip) * 1e6,
-             to_seconds(options.store.join) * 1e6, to_seconds(options.connect) * 1e6);
+  fmt::print(
+      "{}: question {:.1f} us, round trip {:.1f} us, join {:.0f} us, setup {:.0f} us, "
+      "connect {:.0f} us\n",
+      name, to_seconds(options.store.question) * 1e6, to_seconds(options.round_trip) * 1e6,
+      to_seconds(options.store.join) * 1e6, to_seconds(options.setup) * 1e6,
+      to_seconds(options.connect) * 1e6);
   const double cores = std::max(1u, std::thread::hardware_concurrency());
   for (const int ranks : {2, 4, 8, 16, 32, 64}) {
     place.ranks = ranks;
     place.port += 10;
-    const Times found = ranks == kCalibrated ? eight : repeated(place);
+    const Times found = ranks == kCalibrated ? eight : ranks == 2 ? two : repeated(place);
     options.ranks = ranks;
     options.kinds = {{"world", 1, ranks}};
-    options.ranks_per_core = ranks / cores;
+    options.ranks_per_core = std::max(1.0, ranks / cores);
     const sim::StartTime model = sim::start_time(options);
     const double barriers = to_seconds(sim::barrier_time(options, kBarriers).time);
     fmt::print(

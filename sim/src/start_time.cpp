@@ -135,7 +135,8 @@ std::int64_t rounds_of(const StartOptions& options, const GroupKind& kind) {
 
 Duration connect_time(const StartOptions& options, int size) {
   if (options.transport == GroupTransport::Nccl) return nccl_bootstrap(size);
-  return duration_from_seconds(to_seconds(options.connect) * (size - 1) * options.ranks_per_core);
+  const Duration alone = options.setup + times(options.connect, size - 1);
+  return duration_from_seconds(to_seconds(alone) * options.ranks_per_core);
 }
 
 }  // namespace

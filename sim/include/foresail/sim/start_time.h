@@ -62,8 +62,8 @@ struct StartOptions {
   GroupTransport transport = GroupTransport::Nccl;
   Duration round_trip{};  ///< of a question, beside the server's time
   Duration poll{};        ///< a rank in a barrier waits so long before it asks again
-  /// Gloo: of one rank's time per peer, from the address to the connection.
-  Duration connect{};
+  /// Gloo: of one rank's time per group, and per peer, from the address to the connection.
+  Duration setup{}, connect{};
   /// That share a core, and so take turns where they would work at once.
   double ranks_per_core = 1;
 };
