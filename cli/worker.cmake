@@ -6,11 +6,13 @@ add_library(foresail_worker_core STATIC
   ${worker_src}/worker_calibrate.cpp ${worker_src}/worker_data.cpp
   ${worker_src}/worker_devices.cpp
   ${worker_src}/worker_environment.cpp ${worker_src}/worker_job.cpp
-  ${worker_src}/worker_launch.cpp ${worker_src}/worker_measure.cpp ${worker_src}/worker_run.cpp
+  ${worker_src}/worker_launch.cpp ${worker_src}/worker_measure.cpp
+  ${worker_src}/worker_metrics.cpp ${worker_src}/worker_rendezvous.cpp
+  ${worker_src}/worker_run.cpp ${worker_src}/worker_start.cpp ${worker_src}/worker_store.cpp
   ${worker_src}/worker_weights.cpp)
 target_include_directories(foresail_worker_core PUBLIC ${worker_src})
 target_link_libraries(foresail_worker_core
-  PUBLIC foresail::planner foresail::runtime
+  PUBLIC foresail::planner foresail::runtime foresail::scenarios
   PRIVATE fmt::fmt foresail_warnings)
 target_compile_definitions(foresail_worker_core PRIVATE FORESAIL_VERSION="${PROJECT_VERSION}")
 add_executable(foresail-worker ${worker_src}/worker_main.cpp)

@@ -1,7 +1,7 @@
 # What is built, and with what. AUTO takes a dependency if it is found, ON demands it, OFF
 # ignores it.
 #
-#   FORESAIL_WITH_TORCH   libtorch and Gloo: the runtime and foresail-worker
+#   FORESAIL_WITH_TORCH   libtorch, Gloo and hiredis: the runtime and foresail-worker
 #   FORESAIL_WITH_CUDA    a libtorch with CUDA: streams, events and memory of devices
 #   FORESAIL_WITH_NCCL    NCCL's header, against which our declarations are checked; the library
 #                         is loaded at run time
@@ -47,7 +47,11 @@ if(NOT FORESAIL_WITH_TORCH STREQUAL OFF)
     set(FORESAIL_TORCH_HAS_CUDA FALSE)
   endif()
   find_package(Gloo QUIET)
-  foresail_feature(TORCH "libtorch ${Torch_VERSION}, Gloo ${Gloo_VERSION}" Torch_FOUND Gloo_FOUND)
+  find_path(HIREDIS_INCLUDE_DIR hiredis/hiredis.h)
+  find_library(HIREDIS_LIBRARY hiredis)
+  mark_as_advanced(HIREDIS_INCLUDE_DIR HIREDIS_LIBRARY)
+  foresail_feature(TORCH "libtorch ${Torch_VERSION}, Gloo ${Gloo_VERSION}, hiredis"
+    Torch_FOUND Gloo_FOUND HIREDIS_INCLUDE_DIR HIREDIS_LIBRARY)
 endif()
 if(NOT FORESAIL_WITH_CUDA STREQUAL OFF)
   foresail_feature(CUDA "libtorch ${Torch_VERSION}" FORESAIL_HAS_TORCH FORESAIL_TORCH_HAS_CUDA)

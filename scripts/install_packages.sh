@@ -10,8 +10,10 @@ packages=(
   libboost-dev libboost-graph-dev libcli11-dev libeigen3-dev libfmt-dev libspdlog-dev libssl-dev
   libtoml11-dev libyaml-cpp-dev nlohmann-json3-dev
   # the runtime
-  libgloo-dev libopenblas0-pthread libtorch-dev
+  libgloo-dev libhiredis-dev libopenblas0-pthread libtorch-dev
   # tests, benchmarks and style
+  # (python3-torch brings torchrun; the others are tested against too, and skipped where missing)
+  munge python3-torch redis-server slurm-client slurmctld slurmd
   clang-format clang-tidy libbenchmark-dev libgmock-dev libgtest-dev librapidcheck-dev
   # the Python package
   pybind11-dev python3 python3-dev python3-venv

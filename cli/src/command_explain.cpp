@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "command.h"
+#include "command_explain_init.h"
 #include "foresail/base/error.h"
 #include "foresail/program/profile.h"
 #include "foresail/report/memory_curve.h"
@@ -103,7 +104,7 @@ int run_memory(const Options& options) {
 
 Command add_explain(CLI::App& root) {
   auto options = std::make_shared<Options>();  // shared with the runner below
-  CLI::App* app = root.add_subcommand("explain", "why a step takes the time and memory it does");
+  CLI::App* app = root.add_subcommand("explain", "why a step or a start takes what it does");
   app->require_subcommand(1);
   CLI::App* step = app->add_subcommand("step", "what costs time in a step, and who is to blame");
   CLI::App* memory =
@@ -122,7 +123,10 @@ Command add_explain(CLI::App& root) {
       ->check(CLI::Range(1, kOwnersMax));
   memory->add_option("--curve", options->curve_file, "write the bytes over time (CSV)");
   plan->add_option("--with", options->other, "another scenario or Plan to compare with");
-  return {app, [options, memory, plan] {
+  auto init_options = std::make_shared<InitOptions>();  // shared with the runner below
+  CLI::App* init = add_explain_init(*app, *init_options);
+  return {app, [options, init_options, memory, plan, init] {
+            if (init->parsed()) return run_explain_init(*init_options);
             if (memory->parsed()) return run_memory(*options);
             return plan->parsed() ? run_plan(*options) : run(*options);
           }};

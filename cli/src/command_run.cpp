@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 struct Options {
   Common common;
-  std::string plan, output, data, weights, save_weights, device;
+  std::string plan, output, data, weights, save_weights, metrics, store, timeout, device;
   int launch = 0, steps = 0, processes = 0;
 };
 
@@ -76,6 +76,9 @@ int run(const Options& options) {
   add_text(arguments, "--weights", options.weights);
   add_text(arguments, "--save-weights", options.save_weights);
   add_text(arguments, "--device", options.device);
+  add_text(arguments, "--metrics", options.metrics);
+  add_text(arguments, "--store", options.store);
+  add_text(arguments, "--timeout", options.timeout);
   add_number(arguments, "--steps", options.steps);
   add_text(arguments, "--trace-ranks", options.common.trace_ranks);
   const int status = run_worker(arguments);
@@ -158,6 +161,11 @@ Command add_run(CLI::App& root) {
   app->add_option("--device", options->device, "cpu (default), or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   app->add_option("--steps", options->steps, "instead of the plan's")->check(CLI::PositiveNumber);
+  app->add_option("--metrics", options->metrics, "file that gets a JSON line per step");
+  app->add_option("--store", options->store,
+                  "where ranks meet: tcp (default), tcp://HOST:PORT or redis://HOST[:PORT][/JOB]");
+  app->add_option("--timeout", options->timeout,
+                  "after which a silent rank is looked for (default 20 s)");
   options->common.add_to(*app);
   return {app, [options] { return run(*options); }};
 }

@@ -7,29 +7,39 @@
 #include "foresail/runtime/calibrate.h"
 #include "worker_environment.h"
 #include "worker_job.h"
+#include "worker_rendezvous.h"
 #include "worker_run.h"
 
 namespace foresail::cli {
 
-void calibrate_rank(const CalibrateRunOptions& options) {
-  keep_freed_memory();
-  const RankEnvironment environment = read_environment();
+namespace {
+
+void calibrate_in(const CalibrateRunOptions& options, Rendezvous& rendezvous) {
+  const RankEnvironment& environment = rendezvous.environment();
   std::optional<runtime::Job> job;
   if (!options.plan.empty()) {
     job = make_job(load_executable_plan(options.plan, environment.world_size));
+    agree_on_digests(environment, *job, rendezvous.store());
   }
-  const auto store = connect_store(environment);
-  if (job) agree_on_digests(environment, *job, *store);
-  const runtime::GlooEndpoint endpoint(endpoint_options(environment));
+  const runtime::GlooEndpoint endpoint(endpoint_options(rendezvous.store_host()));
   const program::Profile profile = runtime::calibrate({.job = job ? &*job : nullptr,
                                                        .rank = environment.rank,
                                                        .processes = environment.world_size,
-                                                       .store = store.get(),
+                                                       .store = &rendezvous.store(),
                                                        .endpoint = &endpoint});
   if (environment.rank == 0) program::save_profile(profile, options.output);
-  store->set("calibrate/left/" + std::to_string(environment.rank), "");
-  for (int rank = 0; environment.rank == 0 && rank < environment.world_size; ++rank) {
-    store->get("calibrate/left/" + std::to_string(rank));
+  rendezvous.leave();
+}
+
+}  // namespace
+
+void calibrate_rank(const CalibrateRunOptions& options) {
+  keep_freed_memory();
+  Rendezvous rendezvous({.environment = read_environment()});
+  try {
+    calibrate_in(options, rendezvous);
+  } catch (...) {
+    rendezvous.fail(std::current_exception());
   }
 }
 

@@ -6,7 +6,6 @@
 
 #include "foresail/base/document.h"
 #include "foresail/base/error.h"
-#include "worker_run.h"
 
 namespace foresail::cli {
 namespace {
@@ -95,7 +94,6 @@ std::unique_ptr<runtime::NodeBatches> open_data(const DataOptions& options,
   if (is_reader) batches = serve(options, node, store);
   const Document failure = verdict(environment, nodes, store);
   if (!failure.empty()) {
-    leave(environment, store);
     throw Error(static_cast<ErrorCode>(failure.at("code").get<int>()),
                 failure.at("message").get<std::string>());
   }

@@ -20,7 +20,7 @@ struct DataOptions {
 };
 
 /// Every rank calls it. Null on ranks that load no batch. If the data of one host cannot be read,
-/// all ranks throw what its reader met, none before all have heard of it.
+/// all ranks throw what its reader met.
 std::unique_ptr<runtime::NodeBatches> open_data(const DataOptions& options,
                                                 const RankEnvironment& environment,
                                                 runtime::Store& store);

@@ -50,6 +50,14 @@ RankEnvironment checked(const RankEnvironment& environment) {
   return environment;
 }
 
+/// torchrun says "none" where nobody named the job. After a failure it starts the job again.
+std::string torchrun_job() {
+  if (const auto launched = variable("FORESAIL_JOB")) return *launched;
+  const std::string name = variable("TORCHELASTIC_RUN_ID").value_or("none");
+  if (name == "none") return {};
+  return name + '.' + variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
+}
+
 RankEnvironment from_torchrun(const std::string& rank) {
   RankEnvironment environment;
   environment.rank = integer("RANK", rank);
@@ -59,6 +67,7 @@ RankEnvironment from_torchrun(const std::string& rank) {
   const bool is_served = variable("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
   environment.store_role =
       environment.rank == 0 && !is_served ? runtime::StoreRole::Server : runtime::StoreRole::Client;
+  environment.job = torchrun_job();
   return checked(environment);
 }
 
@@ -73,6 +82,8 @@ RankEnvironment from_slurm(const std::string& rank) {
                                  : kSlurmPortBase + demanded_integer("SLURM_JOB_ID") % kSlurmPorts;
   environment.store_role =
       environment.rank == 0 ? runtime::StoreRole::Server : runtime::StoreRole::Client;
+  environment.job = "slurm-" + variable("SLURM_JOB_ID").value_or("0") + '.' +
+                    variable("SLURM_STEP_ID").value_or("0");
   return checked(environment);
 }
 
@@ -86,19 +97,13 @@ RankEnvironment read_environment() {
   return alone;
 }
 
-std::unique_ptr<runtime::Store> connect_store(const RankEnvironment& environment) {
-  return runtime::make_tcp_store({.host = environment.master_host,
-                                  .port = environment.master_port,
-                                  .role = environment.store_role});
-}
-
-runtime::GlooEndpoint::Options endpoint_options(const RankEnvironment& environment) {
+runtime::GlooEndpoint::Options endpoint_options(const std::string& store_host) {
   runtime::GlooEndpoint::Options options;
   if (const auto interface = variable("FORESAIL_INTERFACE")) {
     options.interface = *interface;
   } else if (const auto gloo_interface = variable("GLOO_SOCKET_IFNAME")) {
     options.interface = *gloo_interface;
-  } else if (environment.master_host != "127.0.0.1" && environment.master_host != "localhost") {
+  } else if (store_host != "127.0.0.1" && store_host != "localhost") {
     char name[256] = {};
     gethostname(name, sizeof(name) - 1);
     options.host = name;

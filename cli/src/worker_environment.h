@@ -2,7 +2,6 @@
 /// Who this process is: environment variables of torchrun (also set by our own launcher) or Slurm.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "foresail/runtime/gloo.h"
@@ -17,18 +16,18 @@ struct RankEnvironment {
   int master_port = 29500;
   /// Rank 0 serves the store, unless a launcher already does (torchrun's agent).
   runtime::StoreRole store_role = runtime::StoreRole::Server;
+  /// What launcher and batch system call this start of the job; empty if they do not say.
+  std::string job;
 };
 
 /// RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; else SLURM_PROCID, SLURM_NTASKS and the first host
-/// of SLURM_STEP_NODELIST with a port from SLURM_JOB_ID; else a single process. Throws
-/// Error{InvalidInput} naming the variable that is missing or no number.
+/// of SLURM_STEP_NODELIST (or MASTER_ADDR) with a port from SLURM_JOB_ID (or MASTER_PORT); else a
+/// single process. Throws Error{InvalidInput} naming the variable that is missing or no number.
 RankEnvironment read_environment();
 
-std::unique_ptr<runtime::Store> connect_store(const RankEnvironment& environment);
-
 /// The address on which peers reach this process: FORESAIL_INTERFACE or GLOO_SOCKET_IFNAME if set,
-/// loopback if the master is there, else this host's name.
-runtime::GlooEndpoint::Options endpoint_options(const RankEnvironment& environment);
+/// loopback if the store is there, else this host's name.
+runtime::GlooEndpoint::Options endpoint_options(const std::string& store_host);
 
 /// "n[0-3,7]" or "alpha,beta" -> "n0", "alpha".
 std::string first_host(const std::string& node_list);

@@ -18,6 +18,7 @@
 
 #include "foresail/base/error.h"
 #include "worker_environment.h"
+#include "worker_rendezvous.h"
 
 namespace foresail::cli {
 namespace {
@@ -79,6 +80,7 @@ class SignalSet {
   setenv("WORLD_SIZE", std::to_string(options.ranks).c_str(), 1);
   setenv("MASTER_ADDR", "127.0.0.1", 1);
   setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+  setenv("FORESAIL_JOB", options.job.c_str(), 1);
   for (const char* threads : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}) setenv(threads, "1", 1);
   std::vector<char*> arguments;
   std::string self = "foresail-worker";
@@ -114,7 +116,7 @@ Child start(const LaunchOptions& options, int rank, int port, const SignalSet& s
 
 class Launch {
  public:
-  explicit Launch(const LaunchOptions& options) {
+  explicit Launch(const LaunchOptions& options) : half_written_(options.half_written) {
     const int port = free_port();
     try {
       for (int rank = 0; rank < options.ranks; ++rank) {
@@ -142,7 +144,9 @@ class Launch {
       }
     }
     end_all();
-    return answer();
+    const int status = answer();
+    if (status != 0) tidy_up();
+    return status;
   }
 
  private:
@@ -200,14 +204,20 @@ class Launch {
     }
   }
 
-  /// How surely a rank failed of itself: by a signal that we did not send, by its input (2), by a
-  /// failure of its own (1), or because a peer went away.
+  /// How surely a rank failed of itself: by a signal that we did not send, by its input, by a
+  /// failure of its own, or because of another rank.
   int severity(const Child& child) const {
     if (!child.has_failed()) return 0;
     if (std::ranges::find(was_ended_, child.rank) != was_ended_.end()) return 0;
     if (WIFSIGNALED(*child.status)) return 4;
-    if (WEXITSTATUS(*child.status) == 2) return 3;
-    return child.text.find("lost a peer?") == std::string::npos ? 2 : 1;
+    if (WEXITSTATUS(*child.status) == 2 && !blames_others(child.text)) return 3;
+    return blames_others(child.text) ? 1 : 2;
+  }
+
+  /// Ranks that were killed could not.
+  void tidy_up() const {
+    std::error_code ignored;
+    for (const auto& file : half_written_) std::filesystem::remove(file, ignored);
   }
 
   int answer() const {
@@ -226,6 +236,7 @@ class Launch {
     return 1;
   }
 
+  std::vector<std::filesystem::path> half_written_;
   SignalSet signals_;
   std::vector<Child> children_;
   std::vector<int> was_ended_;  // ranks that we signalled
@@ -234,7 +245,10 @@ class Launch {
 
 }  // namespace
 
-int launch(const LaunchOptions& options) {
+int launch(LaunchOptions options) {
+  if (options.job.empty()) {
+    options.job = fmt::format("launch-{}-{}", getpid(), Clock::now().time_since_epoch().count());
+  }
   return Launch(options).run();
 }
 

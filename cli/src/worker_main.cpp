@@ -2,11 +2,13 @@
 // it; torchrun and srun may start `foresail-worker run` themselves.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 
 #include "worker_calibrate.h"
 #include "worker_devices.h"
 #include "worker_launch.h"
 #include "worker_run.h"
+#include "worker_weights.h"
 
 namespace foresail::cli {
 namespace {
@@ -31,6 +33,11 @@ void add_run_options(CLI::App& command, Arguments& arguments) {
   command.add_option("--steps", arguments.steps, "instead of training.steps")
       ->check(CLI::PositiveNumber);
   command.add_option("--trace-ranks", arguments.run.trace_ranks, "all, class, or a list of ranks");
+  command.add_option("--metrics", arguments.run.metrics, "file that gets a JSON line per step");
+  command.add_option("--store", arguments.run.store,
+                     "where ranks meet: tcp, tcp://HOST:PORT or redis://HOST[:PORT][/JOB]");
+  command.add_option("--timeout", arguments.run.timeout,
+                     "after which a silent rank is looked for (20 s)");
 }
 
 void add_calibrate_options(CLI::App& command, Arguments& arguments) {
@@ -42,16 +49,25 @@ void add_calibrate_options(CLI::App& command, Arguments& arguments) {
 int launch_run(const Arguments& arguments) {
   demand_device(arguments.run.device);
   load_executable_plan(arguments.run.plan, arguments.ranks);
-  LaunchOptions options{arguments.ranks,
-                        {"run", arguments.run.plan.string(), "-o", arguments.run.output.string(),
-                         "--trace-ranks", arguments.run.trace_ranks}};
+  wait_limit(arguments.run);
+  LaunchOptions options;
+  options.ranks = arguments.ranks;
+  options.arguments = {
+      "run",           arguments.run.plan.string(), "-o", arguments.run.output.string(),
+      "--trace-ranks", arguments.run.trace_ranks};
   const auto add = [&](const char* name, const std::string& value) {
     options.arguments.insert(options.arguments.end(), {name, value});
   };
   if (!arguments.run.data.empty()) add("--data", arguments.run.data);
   if (!arguments.run.weights.empty()) add("--weights", arguments.run.weights);
-  if (!arguments.run.save_weights.empty()) add("--save-weights", arguments.run.save_weights);
   add("--device", arguments.run.device);
+  if (!arguments.run.metrics.empty()) add("--metrics", arguments.run.metrics);
+  if (!arguments.run.store.empty()) add("--store", arguments.run.store);
+  add("--timeout", arguments.run.timeout);
+  if (!arguments.run.save_weights.empty()) {
+    add("--save-weights", arguments.run.save_weights);
+    options.half_written.push_back(unfinished_weights(arguments.run.save_weights));
+  }
   if (arguments.steps > 0) add("--steps", std::to_string(arguments.steps));
   return launch(options);
 }
@@ -60,7 +76,9 @@ int launch_calibrate(const Arguments& arguments) {
   const CalibrateRunOptions& calibrate = arguments.calibrate;
   const int processes = arguments.ranks > 0 ? arguments.ranks : default_processes(calibrate.plan);
   if (!calibrate.plan.empty()) load_executable_plan(calibrate.plan, processes);
-  LaunchOptions options{processes, {"calibrate-rank", "-o", calibrate.output.string()}};
+  LaunchOptions options;
+  options.ranks = processes;
+  options.arguments = {"calibrate-rank", "-o", calibrate.output.string()};
   if (!calibrate.plan.empty()) {
     options.arguments.insert(options.arguments.end(), {"--plan", calibrate.plan.string()});
   }
@@ -111,5 +129,5 @@ int guarded(int count, char** values) {
 int main(int count, char** values) {
   const int status = foresail::cli::guarded(count, values);
   std::fflush(nullptr);
-  return status;
+  std::_Exit(status);  // threads may still wait at the store
 }

@@ -12,18 +12,6 @@
 namespace foresail::cli {
 namespace {
 
-/// How long the slowest rank waited for the data of each step, in seconds.
-std::vector<double> data_waits(const std::vector<runtime::RankMeasurement>& ranks) {
-  std::vector<double> waits(ranks.front().steps.size(), 0.0);
-  for (const runtime::RankMeasurement& rank : ranks) {
-    for (std::size_t step = 0; step < waits.size(); ++step) {
-      const auto wait = static_cast<double>(rank.steps.at(step).data_wait_ns) * 1e-9;
-      waits[step] = std::max(waits[step], wait);
-    }
-  }
-  return waits;
-}
-
 /// Time inside Compute ops.
 std::int64_t compute_ns(const runtime::RankMeasurement& measurement) {
   std::int64_t sum = 0;
@@ -51,6 +39,15 @@ std::set<int> choose(const TraceRanks& chosen, const runtime::Job& job,
     ranks.insert(static_cast<int>(std::ranges::max_element(compute) - compute.begin()));
   }
   return ranks;
+}
+
+/// What the first step took beyond the median of the others; null if there is no other.
+Document warm_up(std::vector<double> step_times) {
+  if (step_times.size() < 2) return nullptr;
+  const double first = step_times.front();
+  step_times.erase(step_times.begin());
+  std::ranges::sort(step_times);
+  return first - step_times[step_times.size() / 2];
 }
 
 std::string list_text(const std::set<int>& ranks) {
@@ -102,34 +99,38 @@ std::vector<runtime::RankMeasurement> gather(const RankEnvironment& environment,
   return all;
 }
 
-void write_run(const std::filesystem::path& folder, const runtime::Job& job,
-               const std::vector<runtime::RankMeasurement>& ranks) {
-  const program::Trace trace = runtime::make_trace(job, FORESAIL_VERSION, ranks);
-  const double tokens =
-      static_cast<double>(job.training.global_batch_size * job.training.sequence_length);
-  std::string metrics;
+std::vector<Document> gather_starts(const RankEnvironment& environment, const Document& mine,
+                                    runtime::Store& store) {
+  const auto key = [](int rank) { return "run/start/" + std::to_string(rank); };
+  store.set(key(environment.rank), mine.dump());
+  std::vector<Document> all;
+  if (environment.rank != 0) return all;
+  for (int rank = 0; rank < environment.world_size; ++rank) {
+    all.push_back(parse_json(store.get(key(rank)), "start"));
+  }
+  return all;
+}
+
+void write_run(const std::filesystem::path& folder, const RunRecord& record) {
+  const runtime::Job& job = *record.job;
+  const program::Trace trace = runtime::make_trace(job, FORESAIL_VERSION, record.ranks);
+  std::string lines;
   Document run{{"version", FORESAIL_VERSION},
                {"plan_digest", job.plan_digest},
                {"program_digest", trace.program_digest},
                {"seed", job.seed},
-               {"ranks", ranks.size()},
-               {"data_waits_s", data_waits(ranks)}};
-  for (const runtime::StepSummary& step : ranks.front().steps) {
-    const auto place = static_cast<std::size_t>(step.step);
-    const double time = to_seconds(trace.steps[place]);
-    metrics += Document{{"step", step.step},
-                        {"loss", step.loss},
-                        {"grad_norm", step.gradient_norm},
-                        {"tokens_per_s", tokens / time},
-                        {"step_time_s", time},
-                        {"data_wait_s", run["data_waits_s"].at(place)}}
-                   .dump() +
-               '\n';
-    run["losses"].push_back(step.loss);
-    run["grad_norms"].push_back(step.gradient_norm);
-    run["step_times_s"].push_back(time);
+               {"ranks", record.ranks.size()}};
+  for (std::size_t step = 0; step < trace.steps.size(); ++step) {
+    const StepMetrics metrics = record.meter->of_job(step, trace, record.ranks);
+    lines += to_document(metrics).dump() + '\n';
+    run["losses"].push_back(metrics.loss);
+    run["grad_norms"].push_back(metrics.grad_norm);
+    run["step_times_s"].push_back(metrics.step_time_s);
+    run["data_waits_s"].push_back(metrics.data_wait_s);
   }
-  for (const runtime::RankMeasurement& rank : ranks) {
+  run["start"] = record.start;
+  run["start"]["warm_up_s"] = warm_up(run["step_times_s"]);
+  for (const runtime::RankMeasurement& rank : record.ranks) {
     run["executed_digests"].push_back(rank.steps.back().executed_digest);
     run["rank_plan_digests"].push_back(rank.plan_digest);
     run["rank_program_digests"].push_back(rank.program_digest);
@@ -138,7 +139,7 @@ void write_run(const std::filesystem::path& folder, const runtime::Job& job,
     run["peak_memory_bytes"].push_back(peak);
   }
   write_file(folder / "trace.json", to_document(trace).dump());
-  write_file(folder / "metrics.jsonl", metrics);
+  write_file(folder / "metrics.jsonl", lines);
   write_file(folder / "run.json", run.dump(2) + '\n');
 }
 

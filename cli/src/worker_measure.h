@@ -10,6 +10,7 @@
 #include "foresail/runtime/measurement.h"
 #include "foresail/runtime/store.h"
 #include "worker_environment.h"
+#include "worker_metrics.h"
 
 namespace foresail::cli {
 
@@ -28,8 +29,18 @@ std::vector<runtime::RankMeasurement> gather(const RankEnvironment& environment,
                                              const TraceRanks& chosen, const runtime::Job& job,
                                              runtime::RankMeasurement mine, runtime::Store& store);
 
+/// Every rank calls it; rank 0 gets what all ranks said.
+std::vector<Document> gather_starts(const RankEnvironment& environment, const Document& mine,
+                                    runtime::Store& store);
+
+/// What a run's files are made from.
+struct RunRecord {
+  const runtime::Job* job = nullptr;
+  const StepMeter* meter = nullptr;
+  std::vector<runtime::RankMeasurement> ranks;
+  Document start;  ///< seconds by phase
+};
 /// Writes trace.json, metrics.jsonl and run.json into `folder`.
-void write_run(const std::filesystem::path& folder, const runtime::Job& job,
-               const std::vector<runtime::RankMeasurement>& ranks);
+void write_run(const std::filesystem::path& folder, const RunRecord& record);
 
 }  // namespace foresail::cli

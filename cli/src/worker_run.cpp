@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
 #include "foresail/base/error.h"
+#include "foresail/base/quantity.h"
 #include "foresail/runtime/tensor_memory.h"
 #include "foresail/runtime/text_data.h"
 #include "foresail/runtime/trainer.h"
@@ -15,6 +17,9 @@
 #include "worker_devices.h"
 #include "worker_job.h"
 #include "worker_measure.h"
+#include "worker_metrics.h"
+#include "worker_rendezvous.h"
+#include "worker_start.h"
 #include "worker_weights.h"
 
 namespace foresail::cli {
@@ -26,39 +31,25 @@ std::string host_name() {
   return name;
 }
 
-void print_step(const runtime::Job& job, const runtime::StepSummary& step) {
-  const double tokens =
-      static_cast<double>(job.training.global_batch_size * job.training.sequence_length);
-  const double time = static_cast<double>(step.end_ns - step.start_ns) * 1e-9;
-  fmt::print("step {:4}  loss {:.4f}  grad norm {:.4f}  {:.0f} tokens/s  data {:.2f} ms\n",
-             step.step, step.loss, step.gradient_norm, tokens / time,
-             static_cast<double>(step.data_wait_ns) * 1e-6);
-  std::fflush(stdout);
-}
-
 /// "rank 3: " under a launcher.
 std::string self() {
   const char* rank = std::getenv("RANK");
   return rank == nullptr ? "" : fmt::format("rank {}: ", rank);
 }
 
-int status_of(const Error& error) {
-  switch (error.code()) {
-    case ErrorCode::InvalidInput:
-    case ErrorCode::NotFound:
-    case ErrorCode::Unsupported:
-      return 2;
-    case ErrorCode::Device:
-    case ErrorCode::Io:
-      return 1;
-  }
-  return 1;
-}
-
 std::filesystem::path data_path(const RunOptions& options, const runtime::Job& job) {
   if (!options.data.empty()) return options.data;
   if (!job.training.data.empty()) return job.training.data;
   return runtime::TextData::default_path();
+}
+
+/// The file itself appears with the first step.
+void check_metrics_option(const RunOptions& options) {
+  if (options.metrics.empty()) return;
+  const auto folder = std::filesystem::absolute(options.metrics).parent_path();
+  if (std::filesystem::is_directory(folder)) return;
+  throw Error(ErrorCode::InvalidInput,
+              fmt::format("--metrics {}: {} is no folder", options.metrics, folder.string()));
 }
 
 /// Refuses what cannot be named or does not fit, before anything starts.
@@ -71,16 +62,9 @@ void check_weight_options(const RunOptions& options, const runtime::Job& job) {
 }  // namespace
 
 int report_failure(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const Error& error) {
-    const char* hint = error.code() == ErrorCode::Device ? " (lost a peer?)" : "";
-    fmt::print(stderr, "foresail-worker: {}{}{}\n", self(), error.what(), hint);
-    return status_of(error);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "foresail-worker: {}internal error: {}\n", self(), error.what());
-    return 1;
-  }
+  const Failure found = describe(failure);
+  fmt::print(stderr, "foresail-worker: {}{}\n", self(), found.text);
+  return found.status;
 }
 
 planner::Plan load_executable_plan(const std::filesystem::path& path, int processes) {
@@ -102,14 +86,6 @@ planner::Plan load_executable_plan(const std::filesystem::path& path, int proces
   return plan;
 }
 
-void leave(const RankEnvironment& environment, runtime::Store& store) {
-  store.set("run/left/" + std::to_string(environment.rank), "");
-  if (environment.rank != 0) return;
-  for (int rank = 1; rank < environment.world_size; ++rank) {
-    store.get("run/left/" + std::to_string(rank));
-  }
-}
-
 void agree_on_digests(const RankEnvironment& environment, const runtime::Job& job,
                       runtime::Store& store) {
   const std::string mine =
@@ -127,9 +103,120 @@ void agree_on_digests(const RankEnvironment& environment, const runtime::Job& jo
   }
   const std::string verdict = store.get("digest/verdict");
   if (verdict == "agreed") return;
-  // Rank 0 serves the store: it stays until everybody has read the verdict.
-  leave(environment, store);
   throw Error(ErrorCode::InvalidInput, verdict);
+}
+
+namespace {
+
+/// What is known before ranks meet.
+struct Prepared {
+  explicit Prepared(const RunOptions& given, const RankEnvironment& environment)
+      : options(given),
+        traced(parse_trace_ranks(given.trace_ranks)),
+        plan(load_executable_plan(given.plan, environment.world_size)),
+        job(make_job(plan)),
+        steps(given.steps.value_or(job.training.steps)) {
+    runtime::check_supported(job);
+    check_weight_options(options, job);
+    check_metrics_option(options);
+    if (steps < 1) {
+      throw Error(ErrorCode::InvalidInput, fmt::format("steps {}, must be > 0", steps));
+    }
+  }
+  RunOptions options;
+  TraceRanks traced;
+  planner::Plan plan;
+  runtime::Job job;
+  int steps;
+};
+
+/// A loss that is no number cannot become one again.
+void demand_numbers(const runtime::StepSummary& step) {
+  if (std::isfinite(step.loss) && std::isfinite(step.gradient_norm)) return;
+  throw Diverged(
+      fmt::format("step {}: loss {}, gradient norm {}", step.step, step.loss, step.gradient_norm));
+}
+
+/// Trains, and on rank 0 says of each step what became of it.
+void train(const Prepared& prepared, runtime::Trainer& trainer, const StepMeter& meter,
+           runtime::RankMeasurement& measurement) {
+  const bool speaks = measurement.rank == RankId{0};
+  const std::string& file = prepared.options.metrics;
+  std::unique_ptr<JsonLines> lines;
+  std::size_t seen = 0;
+  for (int step = 0; step < prepared.steps; ++step) {
+    measurement.steps.push_back(trainer.run_step());
+    demand_numbers(measurement.steps.back());
+    if (!speaks) continue;
+    const auto& spans = trainer.spans();
+    const StepMetrics metrics =
+        meter.of_rank(measurement.steps.back(), measurement.rank,
+                      {spans.begin() + static_cast<std::ptrdiff_t>(seen), spans.end()});
+    seen = spans.size();
+    fmt::print("{}\n", to_text(metrics));
+    std::fflush(stdout);
+    if (file.empty()) continue;
+    if (lines == nullptr) lines = std::make_unique<JsonLines>(file);
+    lines->add(to_document(metrics));
+  }
+  measurement.spans = trainer.spans();
+}
+
+/// The part of a run in which ranks depend on each other.
+void run_together(const Prepared& prepared, Rendezvous& rendezvous, StartClock clock) {
+  const RankEnvironment& environment = rendezvous.environment();
+  const RunOptions& options = prepared.options;
+  const runtime::Job& job = prepared.job;
+  runtime::Store& store = rendezvous.store();
+  agree_on_digests(environment, job, store);
+  clock.end("digests", rendezvous.take_use());
+  const auto data = open_data(
+      {.job = &job, .path = data_path(options, job), .host = host_name(), .steps = prepared.steps},
+      environment, store);
+  clock.end("data", rendezvous.take_use());
+  runtime::GlooEndpoint::Options place = endpoint_options(rendezvous.store_host());
+  place.connect_timeout = wait_limit(options);
+  const runtime::GlooEndpoint endpoint(place);
+  runtime::RankMeasurement measurement;
+  measurement.rank = RankId{static_cast<std::uint32_t>(environment.rank)};
+  measurement.host = host_name();
+  measurement.plan_digest = job.plan_digest;
+  measurement.program_digest = program::program_digest(job.program);
+  runtime::Trainer trainer(
+      {.job = &job,
+       .rank = measurement.rank,
+       .store = &store,
+       .endpoint = &endpoint,
+       .data = data.get(),
+       .failed = [&](const std::exception_ptr& failure) { rendezvous.fail(failure); },
+       .connected = [&] { clock.end_apart("addresses", "groups", rendezvous.take_use()); }});
+  if (!options.weights.empty()) trainer.read_weights(weights_file(options.weights));
+  clock.end("weights", rendezvous.take_use());
+  if (environment.rank == 0) fmt::print("start  {}\n", clock.to_text());
+  const StepMeter meter(prepared.plan, job);
+  train(prepared, trainer, meter, measurement);
+  auto all = gather(environment, prepared.traced, job, std::move(measurement), store);
+  const auto starts = gather_starts(environment, clock.to_document(), store);
+  if (environment.rank == 0) {
+    std::filesystem::create_directories(options.output);
+    write_run(options.output,
+              {.job = &job, .meter = &meter, .ranks = std::move(all), .start = slowest(starts)});
+  }
+  if (!options.save_weights.empty()) {
+    rendezvous.remove_on_failure(unfinished_weights(options.save_weights));
+    save_weights(options.save_weights, job, trainer, environment, store);
+  }
+}
+
+}  // namespace
+
+std::chrono::milliseconds wait_limit(const RunOptions& options) {
+  const Duration limit = parse_duration(options.timeout);
+  const auto rounded = std::chrono::duration_cast<std::chrono::milliseconds>(limit);
+  if (rounded < std::chrono::milliseconds(100)) {
+    throw Error(ErrorCode::InvalidInput, "--timeout: " + options.timeout + ": must be >= 100 ms");
+  }
+  return rounded;
 }
 
 void run_rank(const RunOptions& options) {
@@ -137,49 +224,17 @@ void run_rank(const RunOptions& options) {
   runtime::TensorMemory::count();
   demand_device(options.device);
   const RankEnvironment environment = read_environment();
-  const TraceRanks traced = parse_trace_ranks(options.trace_ranks);
-  const planner::Plan plan = load_executable_plan(options.plan, environment.world_size);
-  const runtime::Job job = make_job(plan);
-  runtime::check_supported(job);
-  check_weight_options(options, job);
-  const int steps = options.steps.value_or(job.training.steps);
-  if (steps < 1) throw Error(ErrorCode::InvalidInput, fmt::format("steps {}, must be > 0", steps));
-  const auto store = connect_store(environment);
-  agree_on_digests(environment, job, *store);
-  const auto data =
-      open_data({.job = &job, .path = data_path(options, job), .host = host_name(), .steps = steps},
-                environment, *store);
-  const runtime::GlooEndpoint endpoint(endpoint_options(environment));
-  runtime::RankMeasurement measurement;
-  measurement.rank = RankId{static_cast<std::uint32_t>(environment.rank)};
-  measurement.host = host_name();
-  measurement.plan_digest = job.plan_digest;
-  measurement.program_digest = program::program_digest(job.program);
-  runtime::Trainer trainer({.job = &job,
-                            .rank = measurement.rank,
-                            .store = store.get(),
-                            .endpoint = &endpoint,
-                            .data = data.get(),
-                            .failed = [](const std::exception_ptr& failure) {
-                              const int status = report_failure(failure);
-                              std::fflush(nullptr);
-                              std::_Exit(status);
-                            }});
-  if (!options.weights.empty()) trainer.read_weights(weights_file(options.weights));
-  for (int step = 0; step < steps; ++step) {
-    measurement.steps.push_back(trainer.run_step());
-    if (environment.rank == 0) print_step(job, measurement.steps.back());
+  const auto limit = wait_limit(options);
+  const Prepared prepared(options, environment);
+  StartClock clock;
+  Rendezvous rendezvous({.environment = environment, .store = options.store, .timeout = limit});
+  try {
+    clock.end("store", rendezvous.take_use());
+    run_together(prepared, rendezvous, clock);
+    rendezvous.leave();
+  } catch (...) {
+    rendezvous.fail(std::current_exception());
   }
-  measurement.spans = trainer.spans();
-  const auto all = gather(environment, traced, job, std::move(measurement), *store);
-  if (environment.rank == 0) {
-    std::filesystem::create_directories(options.output);
-    write_run(options.output, job, all);
-  }
-  if (!options.save_weights.empty()) {
-    save_weights(options.save_weights, job, trainer, environment, *store);
-  }
-  leave(environment, *store);
 }
 
 }  // namespace foresail::cli

@@ -2,6 +2,7 @@
 /// What one rank does in `foresail-worker run`.
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <filesystem>
 #include <optional>
@@ -23,7 +24,13 @@ struct RunOptions {
   std::optional<int> steps;      ///< absent: training.steps
   std::string trace_ranks = "class";
   std::string device = "cpu";  ///< or cuda
+  std::string metrics;           ///< file that gets a line of JSON per step; empty: none
+  std::string store;             ///< as parse_store reads it
+  std::string timeout = "20 s";  ///< after which a silent rank is looked for
 };
+
+/// `options.timeout` as a time. Throws Error{InvalidInput}.
+std::chrono::milliseconds wait_limit(const RunOptions& options);
 
 /// Prints what went wrong to standard error, with the rank under a launcher. Returns the exit
 /// status: 2 bad input, 1 failed run.
@@ -32,14 +39,11 @@ int report_failure(const std::exception_ptr& failure);
 /// Trains, and on rank 0 prints a line per step and writes trace.json, metrics.jsonl and run.json.
 void run_rank(const RunOptions& options);
 
-/// The end of a rank's part. Rank 0 serves the store, so it returns when all others have left.
-void leave(const RankEnvironment& environment, runtime::Store& store);
-
 /// A Plan that can be executed by `processes` ranks. Throws Error{InvalidInput} if it was edited,
 /// breaks a law, does not fit, or has another number of ranks.
 planner::Plan load_executable_plan(const std::filesystem::path& path, int processes);
 
-/// Before the first op: every rank shows its digests, and all of them fail alike if one differs
+/// Before the first op: every rank shows its digests, and all of them throw alike if one differs
 /// from rank 0's (Error{InvalidInput} with the rank and both digests).
 void agree_on_digests(const RankEnvironment& environment, const runtime::Job& job,
                       runtime::Store& store);

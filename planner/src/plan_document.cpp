@@ -161,6 +161,11 @@ Document to_document(const Plan& plan) {
 
 Plan load_plan(const std::filesystem::path& path) {
   const Yaml root = Yaml::load(path);
+  if (root.is_map() && root.find("foresail") && !root.find("foresail_plan")) {
+    throw Error(ErrorCode::InvalidInput,
+                root.file() + ": a scenario, but a Plan is wanted: make one with foresail plan " +
+                    root.file() + " -o plan.yaml");
+  }
   root.allow_only({"foresail_plan", "model", "cluster", "layout", "stack", "placement", "training",
                    "network", "message_cost", "seed", "digest"});
   root.at("foresail_plan").as_integer(1, 1);

@@ -294,7 +294,7 @@ GlooEndpoint::~GlooEndpoint() = default;
 std::unique_ptr<Communicator> GlooEndpoint::connect(const Group& group, Store& store) const {
   if (group.size == 1) return make_local_communicator(group.name);
   auto context = std::make_shared<gloo::rendezvous::Context>(group.rank, group.size);
-  context->setTimeout(device_->options.timeout);
+  context->setTimeout(device_->options.connect_timeout);
   RendezvousStore rendezvous(store, "gloo/" + group.name + "/");
   try {
     context->connectFullMesh(rendezvous, device_->transport);
@@ -304,6 +304,7 @@ std::unique_ptr<Communicator> GlooEndpoint::connect(const Group& group, Store& s
     throw Error(ErrorCode::Device, group.name + ": cannot connect its " +
                                        std::to_string(group.size) + " ranks: " + error.what());
   }
+  context->setTimeout(device_->options.timeout);
   return std::make_unique<GlooCommunicator>(*this, group, store, std::move(context));
 }
 

@@ -80,6 +80,7 @@ std::vector<Group> connect_groups(const Trainer::Options& options) {
     group.communicator = connect(options, program.communicators[i].name, group.members);
     groups.push_back(std::move(group));
   }
+  if (options.connected) options.connected();
   return groups;
 }
 

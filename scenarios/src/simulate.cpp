@@ -56,27 +56,6 @@ double recomputed_flops(const Program& program) {
   return total * program.grid.size(program::Axis::Tp) * program.grid.size(program::Axis::Cp);
 }
 
-void set_rates(const Plan& plan, const Program& program, report::StepResult& result) {
-  const double seconds = to_seconds(result.iteration_time);
-  const int gpus = program.grid.world_size();
-  const models::FlopConvention convention = convention_of(plan.model);
-  const double model_flops = models::model_flops(plan.model, plan.training.global_batch_size,
-                                                 plan.training.sequence_length, convention)
-                                 .count();
-  const double peak = plan.cluster.device.peak(plan.training.precision).per_second();
-  const double recomputed = recomputed_flops(program) * program.grid.size(program::Axis::Dp);
-  result.tokens_per_s =
-      static_cast<double>(plan.training.global_batch_size * plan.training.sequence_length) /
-      seconds;
-  result.tokens_per_s_per_gpu = result.tokens_per_s / gpus;
-  result.model_tflops_per_gpu = model_flops / seconds / gpus * 1e-12;
-  result.mfu = model_flops / seconds / gpus / peak;
-  result.hfu = (model_flops + recomputed) / seconds / gpus / peak;
-  result.mfu_formula = models::to_text(convention);
-  result.mfu_causal = convention.causal;
-  result.peak_tflops = peak * 1e-12;
-}
-
 /// Of the stage that needs most.
 void set_memory(const Plan& plan, const Program& program, report::StepResult& result) {
   const auto most = std::ranges::max_element(program.memory, {}, &program::MemoryNeed::peak);
@@ -276,6 +255,27 @@ Answer simulate(const Plan& plan, const SimulateOptions& options) {
   set_intervals(plan, options, result);
   answer.result = std::move(result);
   return answer;
+}
+
+void set_rates(const Plan& plan, const Program& program, report::StepResult& result) {
+  const double seconds = to_seconds(result.iteration_time);
+  const int gpus = program.grid.world_size();
+  const models::FlopConvention convention = convention_of(plan.model);
+  const double model_flops = models::model_flops(plan.model, plan.training.global_batch_size,
+                                                 plan.training.sequence_length, convention)
+                                 .count();
+  const double peak = plan.cluster.device.peak(plan.training.precision).per_second();
+  const double recomputed = recomputed_flops(program) * program.grid.size(program::Axis::Dp);
+  result.tokens_per_s =
+      static_cast<double>(plan.training.global_batch_size * plan.training.sequence_length) /
+      seconds;
+  result.tokens_per_s_per_gpu = result.tokens_per_s / gpus;
+  result.model_tflops_per_gpu = model_flops / seconds / gpus * 1e-12;
+  result.mfu = model_flops / seconds / gpus / peak;
+  result.hfu = (model_flops + recomputed) / seconds / gpus / peak;
+  result.mfu_formula = models::to_text(convention);
+  result.mfu_causal = convention.causal;
+  result.peak_tflops = peak * 1e-12;
 }
 
 report::StepResult measured_result(const Plan& plan, const Program& program, const Trace& trace) {

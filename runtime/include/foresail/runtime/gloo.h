@@ -22,6 +22,8 @@ class GlooEndpoint : public Endpoint {
     std::string interface {};
     /// After which a call that waits for a peer fails.
     std::chrono::milliseconds timeout{std::chrono::minutes(10)};
+    /// After which `connect` fails if a member cannot be reached.
+    std::chrono::milliseconds connect_timeout{std::chrono::minutes(1)};
   };
   explicit GlooEndpoint(const Options& options);
   ~GlooEndpoint() override;

@@ -33,6 +33,8 @@ class Trainer {
     /// for peers in a collective gets them back only after the endpoint's timeout, so a process
     /// that has no other work ends itself here. May be empty.
     std::function<void(std::exception_ptr)> failed{};
+    /// Called when this rank's groups are connected, before its weights are made. May be empty.
+    std::function<void()> connected{};
   };
   /// Connects this rank's groups in the order of the Program's declaration and makes its weights.
   /// Everything that `options` points to must outlive the trainer. Throws Error{Unsupported} for

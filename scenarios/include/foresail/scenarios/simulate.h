@@ -45,6 +45,10 @@ struct Answer {
 
 Answer simulate(const planner::Plan& plan, const SimulateOptions& options);
 
+/// Fills in tokens/s, MFU and their kin from `result.iteration_time`.
+void set_rates(const planner::Plan& plan, const program::Program& program,
+               report::StepResult& result);
+
 /// Result of a measured Trace of the same Plan: what `run` reports.
 report::StepResult measured_result(const planner::Plan& plan, const program::Program& program,
                                    const program::Trace& trace);

@@ -1,0 +1,418 @@
+#include "worker_rendezvous.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "foresail/base/document.h"
+#include "foresail/base/error.h"
+#include "worker_store.h"
+
+namespace foresail::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// How long a called rank has to answer, and then to read what came of the call.
+constexpr milliseconds kRollCall{3000};
+constexpr milliseconds kReading{3000};
+/// Between two looks at the store while the roll is called.
+constexpr milliseconds kLook{20};
+/// Begins the message of a rank that ends for another's sake, and what is said of the dead.
+constexpr std::string_view kBecause = "ended because of rank";
+constexpr std::string_view kWordless = "ended without a word";
+constexpr std::string_view kStoreGone = "the store has gone";
+/// For a further connection to a store that was there before.
+constexpr milliseconds kReconnect{2000};
+
+int status_of(ErrorCode code) {
+  return code == ErrorCode::Device || code == ErrorCode::Io ? 1 : 2;
+}
+
+std::string numbered(const char* what, int number) {
+  return fmt::format("{}/{}", what, number);
+}
+
+std::string of_rank(const char* what, int round, int rank) {
+  return fmt::format("{}/{}/{}", what, round, rank);
+}
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  constexpr std::size_t kShown = 8;
+  const std::size_t shown = std::min(kShown, ranks.size());
+  const auto end = ranks.begin() + static_cast<std::ptrdiff_t>(shown);
+  std::string text = fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks",
+                                 fmt::join(ranks.begin(), end, ", "));
+  if (shown < ranks.size()) text += fmt::format(" and {} more", ranks.size() - shown);
+  return text + (ranks.size() == 1 ? " has" : " have");
+}
+
+constexpr const char* kConnect = "connect";
+
+/// This rank's own connection: counts, and notes since when a question is open.
+class WatchedStore : public runtime::Store {
+ public:
+  struct Question {
+    Clock::time_point since;
+    std::string text;
+  };
+
+  void open(std::unique_ptr<runtime::Store> store) { store_ = std::move(store); }
+  void close() { store_.reset(); }
+
+  void set(const std::string& key, const std::string& value) override {
+    ask("set " + key, [&] { store_->set(key, value); });
+  }
+  std::string get(const std::string& key) override {
+    std::string value;
+    ask("get " + key, [&] { value = store_->get(key); });
+    return value;
+  }
+  std::int64_t add(const std::string& key, std::int64_t delta) override {
+    std::int64_t sum = 0;
+    ask("add " + key, [&] { sum = store_->add(key, delta); });
+    return sum;
+  }
+  bool has(const std::string& key) override {
+    bool is_there = false;
+    ask("check " + key, [&] { is_there = store_->has(key); });
+    return is_there;
+  }
+
+  template <class Call>
+  void ask(const std::string& text, const Call& call) {
+    const auto start = Clock::now();
+    {
+      const std::scoped_lock lock(mutex_);
+      question_ = Question{start, text};
+    }
+    try {
+      call();
+    } catch (...) {
+      close_question(start);
+      throw;
+    }
+    close_question(start);
+  }
+
+  std::optional<Question> open_question() const {
+    const std::scoped_lock lock(mutex_);
+    return question_;
+  }
+  /// The wait goes on as if it had begun now.
+  void wait_on() {
+    const std::scoped_lock lock(mutex_);
+    if (question_) question_->since = Clock::now();
+  }
+  StoreUse take_use() {
+    const std::scoped_lock lock(mutex_);
+    return std::exchange(use_, StoreUse{});
+  }
+
+ private:
+  void close_question(Clock::time_point start) {
+    const std::scoped_lock lock(mutex_);
+    question_.reset();
+    ++use_.operations;
+    use_.time += Clock::now() - start;
+  }
+
+  std::unique_ptr<runtime::Store> store_;
+  mutable std::mutex mutex_;
+  std::optional<Question> question_;
+  StoreUse use_;
+};
+
+}  // namespace
+
+Failure describe(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    return {error.what(), status_of(error.code()), error.code() == ErrorCode::Device};
+  } catch (const Diverged& error) {
+    return {error.what(), 1, false};
+  } catch (const std::exception& error) {
+    return {std::string("internal error: ") + error.what(), 1, false};
+  }
+}
+
+bool blames_others(const std::string& message) {
+  const auto has = [&](std::string_view what) { return message.find(what) != std::string::npos; };
+  return has(kBecause) || has(kWordless) || has(kStoreGone);
+}
+
+struct Rendezvous::Impl {
+  explicit Impl(const Options& from)
+      : options(from),
+        self(from.environment.rank),
+        ranks(from.environment.world_size),
+        address(parse_store(from.store, from.environment)) {}
+
+  std::unique_ptr<runtime::Store> connect(milliseconds timeout) const {
+    return connect_store(address, {timeout, runtime::StoreRole::Client});
+  }
+
+  void join() {
+    store.ask(kConnect, [this] {
+      store.open(connect_store(address, {options.timeout, address.role}));
+    });
+    if (store.add(numbered("joins", self), 1) > 1) {
+      throw Error(ErrorCode::InvalidInput,
+                  fmt::format("store at {}: rank {} is in the job already: another process has "
+                              "this rank, or another job uses this store",
+                              address.text(), self));
+    }
+    store.set(numbered("joined", self), "");
+  }
+
+  /// Once per process; the first who comes here speaks.
+  [[noreturn]] void end(const std::string& text, int status) {
+    static std::mutex once;
+    once.lock();
+    for (const auto& file : to_remove) {
+      std::error_code ignored;
+      std::filesystem::remove(file, ignored);
+    }
+    const std::string who = ranks > 1 ? fmt::format("rank {}: ", self) : "";
+    fmt::print(stderr, "foresail-worker: {}{}\n", who, text);
+    std::fflush(nullptr);
+    std::_Exit(status);
+  }
+
+  // ---- the rank that calls
+
+  /// Ranks that do not answer call `n` in time; without those that left after their work.
+  std::vector<int> missing_ranks(runtime::Store& line, int n) const {
+    std::vector<int> missing;
+    for (int rank = 0; rank < ranks; ++rank) missing.push_back(rank);
+    const auto end_of_call = Clock::now() + kRollCall;
+    for (;;) {
+      std::erase_if(missing, [&](int rank) {
+        return line.has(of_rank("here", n, rank)) || line.has(numbered("left", rank));
+      });
+      if (missing.empty() || Clock::now() >= end_of_call) return missing;
+      std::this_thread::sleep_for(kLook);
+    }
+  }
+
+  std::string absence(runtime::Store& line, const std::vector<int>& missing) const {
+    std::vector<int> never;
+    std::ranges::copy_if(missing, std::back_inserter(never),
+                         [&](int rank) { return !line.has(numbered("joined", rank)); });
+    if (never.empty()) return fmt::format("{} {}", ranks_text(missing), kWordless);
+    return fmt::format("{} not joined at {} within {} s", ranks_text(never), address.text(),
+                       std::chrono::duration<double>(options.timeout).count());
+  }
+
+  /// Ends all ranks. `failure.text` is this rank's, unless others are to blame.
+  void judge(runtime::Store& line, int n, const Failure& failure,
+             const std::vector<int>& missing) const {
+    Document verdict{{"text", failure.text}, {"status", failure.status}, {"missing", missing}};
+    if (missing.empty()) verdict["rank"] = self;
+    line.set(numbered("verdict", n), verdict.dump());
+  }
+
+  /// False if another rank calls in this round.
+  bool calls(runtime::Store& line, int n) const {
+    if (line.add(numbered("calls", n), 1) > 1) return false;
+    line.set(numbered("call", n), "");
+    return true;
+  }
+
+  void tell(const Failure& failure) {
+    const auto line = connect(kReconnect);
+    for (;;) {
+      const int n = round;
+      if (calls(*line, n)) {
+        std::vector<int> missing;
+        if (failure.may_be_peers) missing = missing_ranks(*line, n);
+        Failure cause = failure;
+        if (!missing.empty()) cause.text = absence(*line, missing) + " (" + failure.text + ")";
+        judge(*line, n, cause, missing);
+        std::this_thread::sleep_for(2 * kReading);  // the standing thread ends the process
+        return;
+      }
+      const auto end_of_round = Clock::now() + kRollCall + kReading;
+      while (round == n && Clock::now() < end_of_round) std::this_thread::sleep_for(kLook);
+      if (round == n) return;
+    }
+  }
+
+  /// This rank's own question has been open for too long.
+  void ask_who_is_there() {
+    const auto line = connect(kReconnect);
+    const int n = round;
+    if (!calls(*line, n)) return;
+    const std::vector<int> missing = missing_ranks(*line, n);
+    if (missing.empty()) {
+      line->set(numbered("verdict", n), "{}");
+    } else {
+      judge(*line, n, {absence(*line, missing), 1, true}, missing);
+    }
+  }
+
+  // ---- the ranks that are called
+
+  /// What came of call `n`; empty if all go on.
+  Document verdict(runtime::Store& line, int n) {
+    line.set(of_rank("here", n, self), "");
+    const auto end_of_wait = Clock::now() + kRollCall + kReading;
+    while (!line.has(numbered("verdict", n))) {
+      if (Clock::now() >= end_of_wait) end("ended: a rank failed and did not say why", 1);
+      std::this_thread::sleep_for(kLook);
+    }
+    return parse_json(line.get(numbered("verdict", n)), "verdict");
+  }
+
+  [[noreturn]] void obey(runtime::Store& line, int n, const Document& found) {
+    line.set(of_rank("heard", n, self), "");
+    if (self == 0) {  // whose process may hold the store, and who tidies it up
+      const auto end_of_wait = Clock::now() + kReading;
+      const std::vector<int> missing = found.at("missing");
+      for (int rank = 1; rank < ranks; ++rank) {
+        const auto is_expected = [&] {
+          return !line.has(of_rank("heard", n, rank)) && !line.has(numbered("left", rank));
+        };
+        if (std::ranges::find(missing, rank) != missing.end()) continue;
+        while (Clock::now() < end_of_wait && is_expected()) std::this_thread::sleep_for(kLook);
+      }
+      if (address.kind == StoreAddress::Kind::Redis) {
+        connect_store(address, {kReconnect, runtime::StoreRole::Server}).reset();
+      }
+    }
+    std::string text = found.at("text");
+    const int from = found.value("rank", self);
+    if (from != self) text = fmt::format("{} {}: {}", kBecause, from, text);
+    end(text, found.at("status"));
+  }
+
+  void stand_by() {
+    try {
+      const auto line = connect(options.timeout);
+      for (;;) {
+        const int n = round;
+        line->get(numbered("call", n));
+        const Document found = verdict(*line, n);
+        if (!found.empty()) obey(*line, n, found);
+        ++round;
+      }
+    } catch (const std::exception& error) {
+      if (is_over) return;
+      end(fmt::format("{}: {}", kStoreGone, error.what()), 1);
+    }
+  }
+
+  void watch_the_clock() {
+    const milliseconds pause = std::min(options.timeout / 10, milliseconds(200));
+    while (!is_over) {
+      std::this_thread::sleep_for(pause);
+      const auto question = store.open_question();
+      if (!question || Clock::now() - question->since < options.timeout) continue;
+      if (question->text != kConnect) {
+        ask_within_limit(question->text);
+      } else if (Clock::now() - question->since > options.timeout + kReading) {
+        // The attempt has the same limit and says more, unless a resolver hangs.
+        end(fmt::format("store at {}: cannot be reached", address.text()), 1);
+      }
+    }
+  }
+
+  void ask_within_limit(const std::string& question) {
+    std::atomic<bool> is_answered = false;
+    std::exception_ptr problem;
+    std::thread asking([&] {
+      try {
+        ask_who_is_there();
+      } catch (...) {
+        problem = std::current_exception();
+      }
+      is_answered = true;
+    });
+    const auto end_of_wait = Clock::now() + kRollCall + kReading;
+    while (!is_answered && Clock::now() < end_of_wait) std::this_thread::sleep_for(kLook);
+    if (!is_answered) {
+      end(fmt::format("store at {}: does not answer ({})", address.text(), question), 1);
+    }
+    asking.join();
+    if (problem && !is_over) end(describe(problem).text, 1);
+    store.wait_on();
+  }
+
+  Options options;
+  int self = 0;
+  int ranks = 1;
+  StoreAddress address;
+  WatchedStore store;
+  std::vector<std::filesystem::path> to_remove;
+  std::atomic<int> round = 0;  // calls so far, all of which ended well
+  std::atomic<bool> is_over = false;
+};
+
+Rendezvous::Rendezvous(const Options& options) : impl_(std::make_shared<Impl>(options)) {
+  const auto impl = impl_;
+  if (impl->ranks == 1) {
+    impl->store.open(std::make_unique<runtime::MemoryStore>(options.timeout));
+    return;
+  }
+  std::thread([impl] { impl->watch_the_clock(); }).detach();
+  impl->join();
+  std::thread([impl] { impl->stand_by(); }).detach();
+}
+
+Rendezvous::~Rendezvous() {
+  impl_->is_over = true;
+  impl_->store.close();
+}
+
+const RankEnvironment& Rendezvous::environment() const {
+  return impl_->options.environment;
+}
+
+const std::string& Rendezvous::store_host() const {
+  return impl_->address.host;
+}
+
+runtime::Store& Rendezvous::store() {
+  return impl_->store;
+}
+
+StoreUse Rendezvous::take_use() {
+  return impl_->store.take_use();
+}
+
+void Rendezvous::remove_on_failure(const std::filesystem::path& file) {
+  impl_->to_remove.push_back(file);
+}
+
+void Rendezvous::fail(const std::exception_ptr& failure) {
+  const Failure found = describe(failure);
+  if (impl_->ranks > 1) {
+    try {
+      impl_->tell(found);
+    } catch (const std::exception&) {
+      // The store cannot be asked any more: what this rank met is all there is to say.
+    }
+  }
+  impl_->end(found.text, found.status);
+}
+
+void Rendezvous::leave() {
+  Impl& impl = *impl_;
+  if (impl.ranks == 1) return;
+  if (impl.self != 0) impl.is_over = true;
+  impl.store.set(numbered("left", impl.self), "");
+  if (impl.self != 0) return;
+  for (int rank = 1; rank < impl.ranks; ++rank) impl.store.get(numbered("left", rank));
+  impl.is_over = true;
+}
+
+}  // namespace foresail::cli

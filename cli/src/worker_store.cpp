@@ -1,0 +1,89 @@
+#include "worker_store.h"
+
+#include <charconv>
+
+#include "foresail/base/error.h"
+
+namespace foresail::cli {
+namespace {
+
+constexpr int kRedisPort = 6379;
+constexpr int kPortMax = 65535;
+
+[[noreturn]] void refuse(const std::string& text, const std::string& why) {
+  throw Error(ErrorCode::InvalidInput, "--store: \"" + text + "\": " + why);
+}
+
+/// "HOST:PORT", or "HOST" if there is a default port.
+void read_place(const std::string& text, const std::string& place, StoreAddress& address) {
+  const std::size_t colon = place.rfind(':');
+  address.host = place.substr(0, colon);
+  if (address.host.empty()) refuse(text, "names no host");
+  if (colon == std::string::npos) {
+    if (address.port == 0) refuse(text, "names no port");
+    return;
+  }
+  const char* end = place.data() + place.size();
+  const auto [last, code] = std::from_chars(place.data() + colon + 1, end, address.port);
+  if (code != std::errc() || last != end || address.port < 1 || address.port > kPortMax) {
+    refuse(text, "\"" + place.substr(colon + 1) + "\" is no port");
+  }
+}
+
+}  // namespace
+
+std::string StoreAddress::text() const {
+  const std::string place = host + ':' + std::to_string(port);
+  return kind == Kind::Redis ? "redis://" + place : place;
+}
+
+StoreAddress parse_store(const std::string& text, const RankEnvironment& environment) {
+  StoreAddress address;
+  address.job = environment.job;
+  address.role = environment.rank == 0 ? runtime::StoreRole::Server : runtime::StoreRole::Client;
+  if (text.empty() || text == "tcp") {
+    address.host = environment.master_host;
+    address.port = environment.master_port;
+    address.role = environment.store_role;
+    return address;
+  }
+  const std::size_t mark = text.find("://");
+  const std::string scheme = text.substr(0, mark);
+  if (mark == std::string::npos || (scheme != "tcp" && scheme != "redis")) {
+    refuse(text, "is not tcp, tcp://HOST:PORT or redis://HOST[:PORT][/JOB]");
+  }
+  std::string place = text.substr(mark + 3);
+  if (scheme == "tcp") {
+    read_place(text, place, address);
+    return address;
+  }
+  address.kind = StoreAddress::Kind::Redis;
+  address.port = kRedisPort;
+  if (const std::size_t slash = place.find('/'); slash != std::string::npos) {
+    address.job = place.substr(slash + 1);
+    place.resize(slash);
+  }
+  read_place(text, place, address);
+  if (address.job.empty()) {
+    refuse(text, "other jobs may use the server: name this one, as redis://HOST:PORT/JOB");
+  }
+  return address;
+}
+
+std::unique_ptr<runtime::Store> connect_store(const StoreAddress& address,
+                                              const StoreConnection& connection) {
+  if (address.kind == StoreAddress::Kind::Redis) {
+    return runtime::make_redis_store({.host = address.host,
+                                      .port = address.port,
+                                      .job = address.job,
+                                      .role = connection.role,
+                                      .timeout = connection.timeout});
+  }
+  return runtime::make_tcp_store({.host = address.host,
+                                  .port = address.port,
+                                  .role = connection.role,
+                                  .prefix = address.job + '/',
+                                  .timeout = connection.timeout});
+}
+
+}  // namespace foresail::cli
