@@ -113,7 +113,10 @@ void GradientSync::finish(const Ops& passes) {
   reduce_embedding(passes);
   reduce_replicated(passes);
   reduce_scalars(passes);
-  const OpId optimized = optimize();
+  OpId optimized = optimize(in_.kernels.optimizer, synchronised_);
+  if (const auto norms = in_.communicators.find(norms_communicator(in_.plan))) {
+    optimized = optimize(in_.kernels.apply, {sum_norms(*norms, optimized)});
+  }
   if (is_resident() && !has_prefetch()) gather_all({optimized});
 }
 
@@ -309,11 +312,22 @@ void GradientSync::reduce_scalars(const Ops& passes) {
   synchronised_.push_back(ops_.push_back(std::move(op)));
 }
 
-OpId GradientSync::optimize() {
+OpId GradientSync::optimize(program::KernelListId kernels, const Ops& after) {
   Op op;
   op.pass = Pass::Optimizer;
-  op.kernels = in_.kernels.optimizer;
-  op.after = synchronised_;
+  op.kernels = kernels;
+  op.after = after;
+  return ops_.push_back(std::move(op));
+}
+
+/// Two fp32 sums for each matrix. The group over tp has a lane of its own.
+OpId GradientSync::sum_norms(program::CommunicatorId communicator, OpId after) {
+  const bool is_tp = in_.communicators.find("tp") == communicator;
+  Op op = collective_op(Collective::AllReduce, is_tp ? Lane::Tp : Lane::Dp, communicator);
+  op.payload = Payload::UpdateNorms;
+  op.dtype = DType::Fp32;
+  op.bytes = 2 * matrix_count(in_.plan, in_.stage) * Bytes(size_of(DType::Fp32));
+  op.after = {after};
   return ops_.push_back(std::move(op));
 }
 

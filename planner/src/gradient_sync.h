@@ -60,7 +60,8 @@ class GradientSync {
   void reduce_embedding(const Ops& passes);
   void reduce_replicated(const Ops& passes);
   void reduce_scalars(const Ops& passes);
-  program::OpId optimize();
+  program::OpId optimize(program::KernelListId kernels, const Ops& after);
+  program::OpId sum_norms(program::CommunicatorId communicator, program::OpId after);
 
   const StageInput& in_;
   IdVector<program::OpId, program::Op>& ops_;

@@ -35,6 +35,7 @@ std::string mirror_name(const Plan& plan, int stage);
 struct StageKernels {
   std::vector<program::KernelListId> forward, backward, backward_input, backward_weight;
   program::KernelListId optimizer{};
+  program::KernelListId apply{};  ///< where norms_of_updates says so
 };
 
 /// All that one stage's lowering reads.

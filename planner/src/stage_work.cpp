@@ -257,22 +257,6 @@ StageWork stage_work(const Plan& plan, int stage, const ModelParts& parts, Kerne
   return work;
 }
 
-Kernel optimizer_kernel(const Plan& plan, const StageWork& work) {
-  const std::int64_t ranks = plan.layout.zero_stage == 0 ? 1 : plan.layout.shard_ranks();
-  std::int64_t parameters = (work.tied_parameters + ranks - 1) / ranks;
-  const std::int64_t copies = plan.layout.zero_stage == 0 ? 1 : expert_gradient_ranks(plan);
-  for (const ChunkWork& chunk : work.chunks) {
-    parameters += (chunk.parameters + ranks - 1) / ranks + (chunk.experts + copies - 1) / copies;
-  }
-  Kernel kernel;
-  kernel.kind = KernelKind::Optimizer;
-  kernel.name = "optimizer";
-  kernel.dtype = DType::Fp32;
-  kernel.m = parameters;
-  kernel.bytes = parameters * Bytes(28);
-  return kernel;
-}
-
 bool has_embedding_bucket(const Plan& plan) {
   return plan.model.tied_embeddings && (plan.layout.pp > 1 || chunk_count(plan) > 1);
 }
