@@ -49,6 +49,7 @@ GradientSync::GradientSync(const StageInput& input, IdVector<OpId, Op>& ops)
   if (zero_ == 3 || (zero_ == 2 && layout.pp == 1)) rhythm_ = Rhythm::PerMicrobatch;
   last_backward_.resize(in_.work.chunks.size());
   first_gather_.resize(in_.work.chunks.size());
+  is_offloaded_.resize(in_.work.chunks.size());
   pass_gather_.resize(order_.size());
   for (std::size_t at = 0; at < order_.size(); ++at) {
     if (completes_gradients(order_[at])) {
@@ -90,12 +91,18 @@ void GradientSync::after(std::size_t position, const Ops& passes) {
   if (zero_ == 3 && has_prefetch()) gather_for_pass(position + 2, {passes[position]});
   if (is_mirrored(in_.plan) || !completes_gradients(pass)) return;
   const bool is_last = position == last_backward_[static_cast<std::size_t>(pass.chunk)];
+  std::optional<OpId> reduced;
   if (rhythm_ == Rhythm::PerMicrobatch) {
-    auto id = reduce_chunk(pass.chunk, pass.microbatch, passes[position]);
-    if (id && replica_ && is_last) id = sum_chunk_shard(pass.chunk, *id);
-    if (!has_prefetch()) unfinished_ = id;
+    reduced = reduce_chunk(pass.chunk, pass.microbatch, passes[position]);
+    if (reduced && replica_ && is_last) reduced = sum_chunk_shard(pass.chunk, *reduced);
+    if (!has_prefetch()) unfinished_ = reduced;
   } else if (has_prefetch() && is_last) {
-    synchronise_chunk(pass.chunk, passes[position]);
+    reduced = synchronise_chunk(pass.chunk, passes[position]);
+  }
+  // Sums over tp come last, and change what norms and biases have in every bucket.
+  const bool is_whole = !in_.plan.layout.sequence_parallel || in_.work.replicated() == 0;
+  if (has_prefetch() && is_last && is_whole) {
+    offload_gradients(pass.chunk, {reduced.value_or(passes[position])});
   }
 }
 
@@ -112,12 +119,10 @@ void GradientSync::finish(const Ops& passes) {
   }
   reduce_embedding(passes);
   reduce_replicated(passes);
+  offload_rest(passes);
   reduce_scalars(passes);
-  OpId optimized = optimize(in_.kernels.optimizer, synchronised_);
-  if (const auto norms = in_.communicators.find(norms_communicator(in_.plan))) {
-    optimized = optimize(in_.kernels.apply, {sum_norms(*norms, optimized)});
-  }
-  if (is_resident() && !has_prefetch()) gather_all({optimized});
+  const Ops optimized = optimize();
+  if (is_resident() && !has_prefetch()) gather_all(optimized);
 }
 
 bool GradientSync::holds_tied(int chunk) const {
@@ -312,14 +317,6 @@ void GradientSync::reduce_scalars(const Ops& passes) {
   synchronised_.push_back(ops_.push_back(std::move(op)));
 }
 
-OpId GradientSync::optimize(program::KernelListId kernels, const Ops& after) {
-  Op op;
-  op.pass = Pass::Optimizer;
-  op.kernels = kernels;
-  op.after = after;
-  return ops_.push_back(std::move(op));
-}
-
 /// Two fp32 sums for each matrix. The group over tp has a lane of its own.
 OpId GradientSync::sum_norms(program::CommunicatorId communicator, OpId after) {
   const bool is_tp = in_.communicators.find("tp") == communicator;
@@ -329,6 +326,67 @@ OpId GradientSync::sum_norms(program::CommunicatorId communicator, OpId after) {
   op.bytes = 2 * matrix_count(in_.plan, in_.stage) * Bytes(size_of(DType::Fp32));
   op.after = {after};
   return ops_.push_back(std::move(op));
+}
+
+OpId GradientSync::copy_op(program::KernelListId kernels, Lane lane, Ops after) {
+  Op op;
+  op.lane = lane;
+  op.pass = Pass::Optimizer;
+  op.kernels = kernels;
+  op.after = std::move(after);
+  return ops_.push_back(std::move(op));
+}
+
+void GradientSync::offload_gradients(int chunk, const Ops& after) {
+  const auto at = static_cast<std::size_t>(chunk);
+  if (in_.kernels.offload_gradients.empty() || is_offloaded_[at]) return;
+  is_offloaded_[at] = true;
+  const auto kernels = in_.kernels.offload_gradients[at];
+  if (!kernels) return;
+  last_copy_ = copy_op(*kernels, Lane::Copy, after);
+  ops_[*last_copy_].chunk = chunk;
+}
+
+void GradientSync::offload_rest(const Ops& passes) {
+  Ops whole = synchronised_;
+  if (last_reduction_) whole.push_back(*last_reduction_);
+  whole.push_back(passes.back());
+  for (std::size_t chunk = 0; chunk < in_.work.chunks.size(); ++chunk) {
+    offload_gradients(static_cast<int>(chunk), whole);
+  }
+  if (const auto tied = in_.kernels.offload_tied) {
+    last_copy_ = copy_op(*tied, Lane::Copy, whole);
+  }
+}
+
+GradientSync::Ops GradientSync::optimize() {
+  Ops done = optimize_on_host();
+  const bool is_all_on_host = in_.plan.layout.optimizer_offload == 1;
+  if (!is_all_on_host) {
+    Op op;
+    op.pass = Pass::Optimizer;
+    op.kernels = in_.kernels.optimizer;
+    op.after = synchronised_;
+    done.push_back(ops_.push_back(std::move(op)));
+  }
+  // LAMB with parts of matrices on several ranks; law optimizer_offload_needs_adam.
+  if (const auto norms = in_.communicators.find(norms_communicator(in_.plan))) {
+    const OpId summed = sum_norms(*norms, done.back());
+    done = {copy_op(in_.kernels.apply, Lane::Compute, {summed})};
+  }
+  return done;
+}
+
+GradientSync::Ops GradientSync::optimize_on_host() {
+  Ops before = synchronised_;
+  if (last_copy_) before.push_back(*last_copy_);
+  std::optional<OpId> last;
+  for (std::size_t piece = 0; piece < in_.kernels.offload_update.size(); ++piece) {
+    const OpId updated = copy_op(in_.kernels.offload_update[piece], Lane::Host, before);
+    before.clear();
+    last = copy_op(in_.kernels.offload_parameters[piece], Lane::Copy, {updated});
+  }
+  return last ? Ops{*last} : Ops{};
 }
 
 }  // namespace foresail::planner

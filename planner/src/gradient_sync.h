@@ -17,7 +17,8 @@ namespace foresail::planner {
 /// Positions are those of the stage's order, `passes` the ops of the passes written so far.
 class GradientSync {
  public:
-  using Ops = std::vector<program::OpId>;
+  using OpId = program::OpId;
+  using Ops = std::vector<OpId>;
 
   GradientSync(const StageInput& input, IdVector<program::OpId, program::Op>& ops);
 
@@ -60,8 +61,15 @@ class GradientSync {
   void reduce_embedding(const Ops& passes);
   void reduce_replicated(const Ops& passes);
   void reduce_scalars(const Ops& passes);
-  program::OpId optimize(program::KernelListId kernels, const Ops& after);
-  program::OpId sum_norms(program::CommunicatorId communicator, program::OpId after);
+  /// Gradients of a chunk's bucket whose states are in host memory cross when they are whole.
+  void offload_gradients(int chunk, const Ops& after);
+  /// What is left of them, behind all reductions.
+  void offload_rest(const Ops& passes);
+  /// The ops that the new parameters are there after.
+  Ops optimize();
+  Ops optimize_on_host();
+  OpId copy_op(program::KernelListId kernels, Lane lane, Ops after);
+  OpId sum_norms(program::CommunicatorId communicator, OpId after);
 
   const StageInput& in_;
   IdVector<program::OpId, program::Op>& ops_;
@@ -79,6 +87,8 @@ class GradientSync {
   std::optional<program::OpId> unfinished_;      // without overlap: the next pass waits for it
   std::optional<program::OpId> last_reduction_;  // on the dp lane
   Ops synchronised_;                             // on other lanes
+  std::vector<bool> is_offloaded_;               // by chunk: its gradients have crossed
+  std::optional<program::OpId> last_copy_;       // of gradients to host memory
 };
 
 }  // namespace foresail::planner

@@ -92,7 +92,7 @@ bool Layout::has_split_backward() const {
 Layout read_layout(const Yaml& node) {
   node.allow_only({"tp", "cp", "cp_kind", "ep", "etp", "dp", "pp", "v", "stages", "group_size",
                    "schedule", "microbatch_size", "sequence_parallel", "zero_stage", "shard_size",
-                   "recompute", "rank_order", "overlap"});
+                   "optimizer_offload", "recompute", "rank_order", "overlap"});
   Layout layout;
   layout.tp = degree(node, "tp");
   layout.cp = degree(node, "cp");
@@ -120,6 +120,12 @@ Layout read_layout(const Yaml& node) {
   }
   if (const auto size = node.find("shard_size")) {
     layout.shard_size = static_cast<int>(size->as_integer(0, kDegreeMax));
+  }
+  if (const auto share = node.find("optimizer_offload")) {
+    layout.optimizer_offload = share->as_number();
+    if (!(layout.optimizer_offload >= 0 && layout.optimizer_offload <= 1)) {
+      share->fail("must be a share, 0 to 1");
+    }
   }
   if (const auto recompute = node.find("recompute")) {
     layout.recompute = read_recomputation(*recompute);
@@ -160,6 +166,7 @@ Document to_document(const Layout& layout) {
   if (layout.overlap.ep) made["overlap"]["ep"] = true;
   if (!layout.stages.is_even()) made["stages"] = to_document(layout.stages);
   if (layout.shard_size != 0) made["shard_size"] = layout.shard_size;
+  if (layout.optimizer_offload != 0) made["optimizer_offload"] = layout.optimizer_offload;
   return made;
 }
 

@@ -5,11 +5,16 @@
 #include <vector>
 
 #include "foresail/planner/layout.h"
+#include "foresail/topologies/cluster.h"
 
 namespace foresail::planner {
 
 /// Laws of shard_size. Requires degrees of at least 1.
 std::vector<BrokenLaw> check_sharding(const Layout& layout);
+
+/// Laws of optimizer_offload, which need the cluster and so are no part of check_laws.
+std::vector<BrokenLaw> check_host(const Layout& layout, const program::Training& training,
+                                  const topologies::Cluster::Options& cluster);
 
 /// Laws of recompute.
 std::vector<BrokenLaw> check_recomputation(const models::Model& model, const Layout& layout);

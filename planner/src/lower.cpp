@@ -12,6 +12,7 @@
 #include "foresail/base/error.h"
 #include "foresail/planner/plan.h"
 #include "message_order.h"
+#include "optimizer_offload.h"
 #include "stage_lowering.h"
 #include "stage_work.h"
 
@@ -73,6 +74,34 @@ bool has_pass(const PassOrder& order, Pass pass, std::size_t chunk) {
   });
 }
 
+/// `add(name, kernels)` makes a list. Pieces of equal size share theirs.
+template <class Add>
+void add_offload_lists(const Plan& plan, const StageWork& work, const Add& add,
+                       StageKernels& lists) {
+  const OffloadKernels kernels = offload_kernels(plan, work);
+  const auto add_if_any = [&](const Kernel& kernel,
+                              const std::string& bucket) -> std::optional<KernelListId> {
+    if (kernel.bytes == Bytes{}) return std::nullopt;
+    return add(bucket + ".offload_gradients", {kernel});
+  };
+  for (std::size_t chunk = 0; chunk < kernels.gradients.size(); ++chunk) {
+    lists.offload_gradients.push_back(
+        add_if_any(kernels.gradients[chunk], fmt::format("stage{}.chunk{}", lists.stage, chunk)));
+  }
+  lists.offload_tied = add_if_any(kernels.tied_gradients, fmt::format("stage{}.tied", lists.stage));
+  for (std::size_t piece = 0; piece < kernels.update.size(); ++piece) {
+    const bool is_known = piece > 0 && kernels.update[piece] == kernels.update[piece - 1];
+    lists.offload_update.push_back(
+        is_known
+            ? lists.offload_update.back()
+            : add(fmt::format("stage{}.offload_update", lists.stage), {kernels.update[piece]}));
+    lists.offload_parameters.push_back(
+        is_known ? lists.offload_parameters.back()
+                 : add(fmt::format("stage{}.offload_parameters", lists.stage),
+                       {kernels.parameters[piece]}));
+  }
+}
+
 /// The lists of the passes that `order` has.
 StageKernels add_kernel_lists(const Plan& plan, const PassOrder& order, const StageWork& work,
                               Program& program) {
@@ -82,6 +111,7 @@ StageKernels add_kernel_lists(const Plan& plan, const PassOrder& order, const St
     return KernelListId{static_cast<std::uint32_t>(program.kernel_lists.size() - 1)};
   };
   StageKernels lists;
+  lists.stage = stage;
   for (std::size_t chunk = 0; chunk < work.chunks.size(); ++chunk) {
     const std::string name = fmt::format("stage{}.chunk{}", stage, chunk);
     lists.forward.push_back(add(name + ".forward", work.chunks[chunk].forward));
@@ -104,6 +134,7 @@ StageKernels add_kernel_lists(const Plan& plan, const PassOrder& order, const St
     update.push_back(apply_kernel(plan, work));
   }
   lists.optimizer = add(fmt::format("stage{}.optimizer", stage), std::move(update));
+  if (plan.layout.optimizer_offload > 0) add_offload_lists(plan, work, add, lists);
   return lists;
 }
 

@@ -11,7 +11,9 @@
 #include "foresail/base/error.h"
 #include "foresail/base/quantity.h"
 #include "foresail/planner/plan.h"
+#include "layout_laws.h"
 #include "memory.h"
+#include "optimizer_offload.h"
 #include "stage_work.h"
 
 namespace foresail::planner {
@@ -67,7 +69,8 @@ void add_states(const Plan& plan, const StageWork& work, MemoryNeed& need) {
   const bool has_copies = gradient_ranks(plan.layout) > 1 || expert_gradient_ranks(plan) > 1;
   need.parameters = bytes.parameter * Bytes(sizes.whole);
   need.gradients = bytes.gradient * Bytes(sizes.whole);
-  need.optimizer = bytes.optimizer * Bytes(zero == 0 ? sizes.whole : sizes.shard);
+  need.optimizer = bytes.optimizer * Bytes((zero == 0 ? sizes.whole : sizes.shard) -
+                                           offloaded_parameters(plan, work).sum());
   if (has_sharded_gradients && has_copies) {
     need.gradients = bytes.gradient * Bytes(sizes.shards + sizes.tied());
     need.buffers += bytes.gradient * Bytes(sizes.largest);
@@ -211,6 +214,9 @@ Feasibility check(const Plan& plan) {
   result.broken = check_laws(plan.model, plan.layout, plan.training, ranks);
   result.memory_limit = device_memory(plan.cluster);
   if (result.broken.empty()) {
+    result.broken = check_host(plan.layout, plan.training, plan.cluster);
+  }
+  if (result.broken.empty()) {
     result.broken = check_placement(plan.placement, plan.layout.world_size(), devices);
   }
   if (!result.broken.empty()) return result;
@@ -218,6 +224,13 @@ Feasibility check(const Plan& plan) {
     result.memory.push_back(memory_need(plan, stage));
   }
   result.out_of_memory = describe_excess(result.memory, result.memory_limit);
+  if (result.out_of_memory.empty() && plan.layout.optimizer_offload > 0) {
+    Bytes fullest;
+    for (int stage = 0; stage < plan.layout.pp; ++stage) {
+      fullest = std::max(fullest, host_need(plan, stage_work(plan, stage)));
+    }
+    result.out_of_memory = describe_host_excess(plan, fullest);
+  }
   return result;
 }
 

@@ -1,10 +1,13 @@
 #include "foresail/planner/memory_bound.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
 
 #include "foresail/base/error.h"
+#include "foresail/base/quantity.h"
 #include "memory.h"
 #include "stage_work.h"
 
@@ -244,6 +247,26 @@ MemoryBound memory_bound(const Plan& plan, const program::Program& program, int 
   bound.point = program.memory[static_cast<std::size_t>(stage)];
   bound.margins = Margins(plan, program, stage).all(bound.point);
   return bound;
+}
+
+std::string describe_upper_excess(const Plan& plan, const program::Program& program) {
+  const Bytes limit = program.memory_limit;
+  if (limit.count() == 0) return {};
+  std::string worst;
+  Bytes most = limit;
+  for (int stage = 0; stage < plan.layout.pp; ++stage) {
+    const MemoryBound bound = memory_bound(plan, program, stage);
+    if (bound.upper() <= most) continue;
+    most = bound.upper();
+    std::string margins;
+    for (const MemoryMargin& margin : bound.margins) {
+      margins +=
+          fmt::format("{}{} {}", margins.empty() ? "" : ", ", margin.name, to_text(margin.bytes));
+    }
+    worst = fmt::format("stage {} may need {} of {}: {} and {}", stage, to_text(most),
+                        to_text(limit), to_text(bound.point.peak()), margins);
+  }
+  return worst;
 }
 
 }  // namespace foresail::planner

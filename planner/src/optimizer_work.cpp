@@ -1,21 +1,10 @@
 // What the optimizer runs, and whom it asks for norms.
 #include "foresail/base/error.h"
+#include "optimizer_offload.h"
 #include "stage_work.h"
 
 namespace foresail::planner {
 namespace {
-
-/// Parameters that one rank steps.
-std::int64_t owned_parameters(const Plan& plan, const StageWork& work) {
-  const bool is_whole = plan.layout.zero_stage == 0;
-  const std::int64_t ranks = is_whole ? 1 : plan.layout.shard_ranks();
-  const std::int64_t copies = is_whole ? 1 : expert_gradient_ranks(plan);
-  std::int64_t parameters = (work.tied_parameters + ranks - 1) / ranks;
-  for (const ChunkWork& chunk : work.chunks) {
-    parameters += (chunk.parameters + ranks - 1) / ranks + (chunk.experts + copies - 1) / copies;
-  }
-  return parameters;
-}
 
 /// Query, key and value in one, projection, and the two of the MLP; latent attention has a pair
 /// down and up for keys and values, and one for queries if they have a rank.
@@ -32,7 +21,7 @@ Kernel optimizer_kernel(const Plan& plan, const StageWork& work) {
   kernel.kind = KernelKind::Optimizer;
   kernel.name = "optimizer";
   kernel.dtype = DType::Fp32;
-  kernel.m = owned_parameters(plan, work);
+  kernel.m = stepped_parameters(plan, work).sum() - offloaded_parameters(plan, work).sum();
   kernel.bytes = kernel.m * Bytes(28);
   return kernel;
 }
@@ -42,7 +31,7 @@ Kernel apply_kernel(const Plan& plan, const StageWork& work) {
   kernel.kind = KernelKind::Elementwise;
   kernel.name = "optimizer.apply";
   kernel.dtype = DType::Fp32;
-  kernel.m = owned_parameters(plan, work);
+  kernel.m = stepped_parameters(plan, work).sum();  // law optimizer_offload_needs_adam
   kernel.bytes = kernel.m * Bytes(12);
   return kernel;
 }

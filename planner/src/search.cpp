@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "foresail/base/error.h"
+#include "foresail/planner/memory_bound.h"
 #include "foresail/planner/parallel.h"
 #include "search_enumerate.h"
 
@@ -130,8 +131,7 @@ class Search {
     for (std::size_t i = 0; i < batch.size(); ++i) {
       Candidate& candidate = candidates_[batch[i].index];
       if (!refined[i].out_of_memory.empty()) {
-        ++outcome_.out_of_memory;
-        if (outcome_.memory_example.empty()) outcome_.memory_example = refined[i].out_of_memory;
+        count_excess(refined[i].out_of_memory);
         continue;
       }
       candidate.peak = refined[i].peak;
@@ -139,6 +139,18 @@ class Search {
       candidate.objective = objective_of(problem_, candidate.bound_s, gpus_of(batch[i].index));
       queue_.push({candidate.objective, batch[i].index, true});
     }
+  }
+
+  void count_excess(const std::string& reason) {
+    ++outcome_.out_of_memory;
+    if (outcome_.memory_example.empty()) outcome_.memory_example = reason;
+  }
+
+  /// By how much the upper bound of its memory is too large, if that counts.
+  std::string upper_excess(const Candidate& candidate) const {
+    if (problem_.memory == MemoryRule::Expected) return {};
+    const Plan plan = plan_of(problem_, candidate, cost_);
+    return describe_upper_excess(plan, lower(plan));
   }
 
   int gpus_of(std::size_t index) const { return meshes_[mesh_of_[index]].gpus; }
@@ -150,8 +162,11 @@ class Search {
       queue_.pop();
     }
     std::vector<char> is_recalled(batch.size(), 0);
+    std::vector<std::string> excess(batch.size());
     for_each_index(options_.threads, batch.size(), [&](std::size_t i) {
       Candidate& candidate = candidates_[batch[i]];
+      excess[i] = upper_excess(candidate);
+      if (!excess[i].empty()) return;
       std::optional<Duration> known;
       if (options_.recall) known = options_.recall(candidate);
       is_recalled[i] = known ? 1 : 0;
@@ -160,10 +175,14 @@ class Search {
     });
     std::vector<Candidate> made;
     for (std::size_t i = 0; i < batch.size(); ++i) {
+      if (!excess[i].empty()) {
+        count_excess(excess[i]);
+        continue;
+      }
       insert(batch[i]);
+      outcome_.recalled += is_recalled[i];
       if (is_recalled[i] == 0) made.push_back(candidates_[batch[i]]);
     }
-    outcome_.recalled += static_cast<std::int64_t>(batch.size() - made.size());
     if (options_.keep && !made.empty()) options_.keep(made);
   }
 

@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "optimizer_offload.h"
+
 namespace foresail::planner {
 namespace {
 
@@ -94,8 +96,16 @@ PlanBound::Exchange PlanBound::exchange(int stage) const {
   }
   add_per_pass(stage, shape, made);
   made.behind = behind(stage, shape);
-  const double optimizer = mesh_.kernel(optimizer_kernel(plan_, shape.work));
+  const bool is_all_on_host = plan_.layout.optimizer_offload == 1;
+  const double optimizer = is_all_on_host ? 0 : mesh_.kernel(optimizer_kernel(plan_, shape.work));
   made.finish = std::max(optimizer, to_seconds(plan_.stack.host_per_kernel));
+  if (plan_.layout.optimizer_offload > 0) {
+    const OffloadKernels host = offload_kernels(plan_, shape.work);
+    double updates = 0;
+    for (const Kernel& kernel : host.update) updates += mesh_.kernel(kernel);
+    if (!host.update.empty()) updates += mesh_.kernel(host.parameters.back());
+    made.finish = std::max(made.finish, updates);
+  }
   if (!has_overlap) made.finish += gathers;
   if (has_overlap) made.gathers = gathers;
   made.tied = reduce(stage, shape.work.tied_parameters);

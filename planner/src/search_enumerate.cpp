@@ -6,6 +6,7 @@
 #include "device_memory.h"
 #include "foresail/base/error.h"
 #include "layout_laws.h"
+#include "optimizer_offload.h"
 #include "search_bound.h"
 
 namespace foresail::planner {
@@ -71,11 +72,14 @@ MeshState::Refined MeshState::refine(const Layout& layout) {
   const PlanShape& shape = shapes_.shape(plan_);
   const Schedule schedule = make_schedule(plan_);
   std::vector<program::MemoryNeed> memory;
+  Bytes on_host;
   for (int stage = 0; stage < layout.pp; ++stage) {
     memory.push_back(memory_need(plan_, stage, shape.of(stage).work, schedule));
+    on_host = std::max(on_host, host_need(plan_, shape.of(stage).work));
   }
   Refined refined;
   refined.out_of_memory = describe_excess(memory, limit_);
+  if (refined.out_of_memory.empty()) refined.out_of_memory = describe_host_excess(plan_, on_host);
   for (const program::MemoryNeed& need : memory) refined.peak = std::max(refined.peak, need.peak());
   if (refined.out_of_memory.empty()) {
     refined.bound_s = PlanBound(plan_, shape, prices_, BoundKind::Fine).fine(schedule);
@@ -120,7 +124,7 @@ class MeshEnumeration {
   void add_switches(Layout layout) {
     const auto inner = static_cast<std::int64_t>(
         space_.zero_stage.size() * space_.recompute.size() * space_.overlap_tp.size() *
-        space_.overlap_dp.size() * shards_.size());
+        space_.overlap_dp.size() * shards_.size() * space_.optimizer_offload.size());
     seen_.clear();
     for (const int is_parallel : space_.sequence_parallel) {
       for (const int overlaps : space_.overlap_pp) {
@@ -158,18 +162,27 @@ class MeshEnumeration {
   void add_shards(Layout layout) {
     const bool is_mirrored = layout.stage_map() == program::StageMap::Mirrored;
     for (const int size : shards_) {
-      layout.shard_size = size;
-      if ((layout.zero_stage == 3 && is_mirrored) || !check_sharding(layout).empty() ||
-          !check_recomputation(problem_.base.model, layout).empty()) {
-        reject(layout);
-      } else {
-        add(layout);
+      for (const double offload : space_.optimizer_offload) {
+        layout.shard_size = size;
+        layout.optimizer_offload = offload;
+        if ((layout.zero_stage == 3 && is_mirrored) || !check_sharding(layout).empty() ||
+            !check_recomputation(problem_.base.model, layout).empty() ||
+            !host_laws(layout).empty()) {
+          reject(layout);
+        } else {
+          add(layout);
+        }
       }
     }
   }
 
+  std::vector<BrokenLaw> host_laws(const Layout& layout) const {
+    return check_host(layout, problem_.base.training, problem_.base.cluster);
+  }
+
   void reject(const Layout& layout) {
-    const auto broken = check_laws(problem_.base.model, layout, problem_.base.training, mesh_.gpus);
+    auto broken = check_laws(problem_.base.model, layout, problem_.base.training, mesh_.gpus);
+    if (broken.empty()) broken = host_laws(layout);
     FORESAIL_EXPECT(!broken.empty());
     LawCount& law = made_.counts.law[broken.front().name];
     ++law.count;

@@ -68,6 +68,7 @@ SearchSpace completed(const SearchProblem& problem) {
   fill(space.microbatch_size, {1, 2, 4, 8, 16});
   fill(space.sequence_parallel, {1, 0});
   fill(space.zero_stage, {0, 1, 2, 3});
+  fill(space.optimizer_offload, {0, 1});
   fill(space.recompute,
        {models::Recompute::None, models::Recompute::Selective, models::Recompute::Full});
   fill(space.schedule,
@@ -140,13 +141,14 @@ std::vector<int> shard_choices(const SearchSpace& space, const Layout& layout) {
 
 std::int64_t layouts_per_mesh(const SearchSpace& space, const models::Model& model,
                               const Layout& layout) {
-  const std::array<std::size_t, 11> sizes = {chunk_choices(space, model, layout.pp).size(),
+  const std::array<std::size_t, 12> sizes = {chunk_choices(space, model, layout.pp).size(),
                                              space.stages.size(),
                                              shard_choices(space, layout).size(),
                                              space.schedule.size(),
                                              space.microbatch_size.size(),
                                              space.sequence_parallel.size(),
                                              space.zero_stage.size(),
+                                             space.optimizer_offload.size(),
                                              space.recompute.size(),
                                              space.overlap_tp.size(),
                                              space.overlap_pp.size(),

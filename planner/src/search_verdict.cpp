@@ -6,7 +6,9 @@
 
 #include "device_memory.h"
 #include "foresail/base/error.h"
+#include "foresail/planner/memory_bound.h"
 #include "foresail/planner/search.h"
+#include "layout_laws.h"
 #include "search_bound.h"
 #include "search_enumerate.h"
 
@@ -153,6 +155,9 @@ std::vector<Layout> neighbours(const SearchProblem& problem, const Layout& layou
   vary(
       shard_choices(space, layout), layout, [](Layout& m, int size) { m.shard_size = size; }, out);
   vary(
+      space.optimizer_offload, layout, [](Layout& m, double share) { m.optimizer_offload = share; },
+      out);
+  vary(
       space.recompute, layout, [](Layout& m, const Recomputation& r) { m.recompute = r; }, out);
   vary(
       space.schedule, layout,
@@ -200,6 +205,12 @@ Verdict judge(const SearchProblem& problem, const SearchOutcome& outcome, const 
     if (!verdict.reason.empty()) verdict.reason += "; ";
     verdict.reason += law.message;
   }
+  if (verdict.reason.empty()) {
+    for (const BrokenLaw& law : check_host(layout, problem.base.training, problem.base.cluster)) {
+      if (verdict.law.empty()) verdict.law = law.name;
+      verdict.reason += (verdict.reason.empty() ? "" : "; ") + law.message;
+    }
+  }
   if (!verdict.reason.empty()) return verdict;
   const Layout plain = plain_form(layout, problem.base.stack);
   const auto same = std::ranges::find_if(outcome.simulated, [&](const Candidate& each) {
@@ -217,8 +228,16 @@ Verdict judge(const SearchProblem& problem, const SearchOutcome& outcome, const 
   if (!refined.out_of_memory.empty()) {
     verdict.kind = Verdict::Kind::OutOfMemory;
     verdict.reason = refined.out_of_memory;
-    verdict.excess = refined.peak - device_memory(problem.base.cluster);
+    verdict.excess = std::max(Bytes{}, refined.peak - device_memory(problem.base.cluster));
     return verdict;
+  }
+  if (problem.memory == MemoryRule::AtMost) {
+    const Plan plan = plan_of(problem, verdict.candidate, cost);
+    verdict.reason = describe_upper_excess(plan, lower(plan));
+    if (!verdict.reason.empty()) {
+      verdict.kind = Verdict::Kind::OutOfMemory;
+      return verdict;
+    }
   }
   verdict.kind = Verdict::Kind::Bounded;
   verdict.candidate.bound_s = std::max(refined.bound_s, state.coarse(layout));

@@ -1,4 +1,4 @@
-// Who shares one copy of the sharded states.
+// Who shares one copy of the sharded states, and which of them are in host memory.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -48,6 +48,30 @@ std::vector<BrokenLaw> check_sharding(const Layout& layout) {
          fmt::format("shard_size {} is neither a multiple nor a divisor of {} {}, the inner axis "
                      "of rank_order {}",
                      size, to_string(inner), width, program::to_text(layout.rank_order))});
+  }
+  return broken;
+}
+
+std::vector<BrokenLaw> check_host(const Layout& layout, const program::Training& training,
+                                  const topologies::Cluster::Options& cluster) {
+  std::vector<BrokenLaw> broken;
+  const double share = layout.optimizer_offload;
+  if (share == 0) return broken;
+  if (!(share > 0 && share <= 1)) {
+    broken.push_back(
+        {"optimizer_offload_share", fmt::format("optimizer_offload {}, must be 0 to 1", share)});
+  }
+  if (cluster.node.host.empty()) {
+    broken.push_back(
+        {"optimizer_offload_needs_host",
+         fmt::format("optimizer_offload {} needs node.host (memory, bandwidth, link), which "
+                     "cluster {} does not state",
+                     share, cluster.name)});
+  }
+  if (training.optimizer != program::Optimizer::Adam) {
+    broken.push_back({"optimizer_offload_needs_adam",
+                      fmt::format("optimizer_offload {} needs optimizer adam, not {}", share,
+                                  to_string(training.optimizer))});
   }
   return broken;
 }

@@ -33,9 +33,14 @@ std::string mirror_name(const Plan& plan, int stage);
 
 /// Kernel lists of one stage, by chunk; those of passes that it does not run stay unset.
 struct StageKernels {
+  std::size_t stage = 0;
   std::vector<program::KernelListId> forward, backward, backward_input, backward_weight;
   program::KernelListId optimizer{};
   program::KernelListId apply{};  ///< where norms_of_updates says so
+  /// Of optimizer states in host memory (OffloadKernels); unset where nothing crosses.
+  std::vector<std::optional<program::KernelListId>> offload_gradients;  ///< by chunk
+  std::optional<program::KernelListId> offload_tied;
+  std::vector<program::KernelListId> offload_update, offload_parameters;  ///< by piece
 };
 
 /// All that one stage's lowering reads.

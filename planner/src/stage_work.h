@@ -74,8 +74,8 @@ StageWork stage_work(const Plan& plan, int stage, const ModelParts& parts, Kerne
 Kernel input_gather(const Plan& plan);
 
 /// Update of the parameters that this rank steps: read parameter, gradient and two moments, write
-/// all but the gradient: 28 bytes per parameter in fp32. `m` counts the parameters. LAMB writes the
-/// update in place of the parameter.
+/// all but the gradient: 28 bytes per parameter in fp32. `m` counts the parameters; without those
+/// whose states are in host memory. LAMB writes the update in place of the gradient.
 Kernel optimizer_kernel(const Plan& plan, const StageWork& work);
 /// LAMB's second half: read parameter and update, write the parameter.
 Kernel apply_kernel(const Plan& plan, const StageWork& work);

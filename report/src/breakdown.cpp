@@ -44,6 +44,7 @@ Category of_lane(Lane lane) {
       return Category::Pp;
     case Lane::Compute:
     case Lane::Host:
+    case Lane::Copy:
       return Category::Ignored;
   }
   return Category::Ignored;

@@ -51,6 +51,8 @@ void check_layout(const Job& job) {
              "a chunk without layers", "chunks with at least one");
     }
   }
+  demand(job.optimizer_offload == 0 ? Support::Yes : Support::No, "layout.optimizer_offload",
+         fmt::format("{}", job.optimizer_offload), "0");
   demand_switch(split.overlap_tp, false, "layout.overlap.tp");
   const DType precision = job.training.precision;
   demand(precision == DType::Fp32 || precision == DType::Bf16 ? Support::Yes : Support::No,

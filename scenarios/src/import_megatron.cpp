@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <charconv>
 
+#include "foresail/base/error.h"
 #include "import_formats.h"
+#include "import_stages.h"
 
 namespace foresail::scenarios {
 namespace {
@@ -102,6 +104,52 @@ void read_model(ForeignKeys& keys, const ImportOptions& options, JobParts& parts
   read_experts(keys, parts);
 }
 
+/// Layers of every global stage, and v from their number.
+void read_stage_letters(ForeignKeys& keys, const std::string& text, JobParts& parts) {
+  const char* const key = "pipeline-model-parallel-layout";
+  std::vector<StageLetters> stages;
+  try {
+    stages = parse_stage_letters(text);
+  } catch (const Error& error) {
+    keys.fail(key, error.what());
+  }
+  const auto pp = parts.layout["pp"].get<std::size_t>();
+  if (stages.size() % pp != 0) {
+    keys.fail(key, fmt::format("{} stages % pipeline-model-parallel-size {} is not 0",
+                               stages.size(), pp));
+  }
+  Document counts = Document::array();
+  for (std::size_t at = 0; at < stages.size(); ++at) {
+    StageLetters layers = stages[at];
+    if (at == 0 && layers.starts_with('E')) layers.erase(0, 1);
+    if (at + 1 == stages.size() && layers.ends_with('L')) layers.pop_back();
+    if (layers.find_first_not_of('t') != std::string::npos) {
+      keys.fail(key, fmt::format("stage {} is \"{}\": the embedding stands on the first stage, the "
+                                 "loss on the last, and layers that predict one more token (m) are "
+                                 "not modelled",
+                                 at, stages[at]));
+    }
+    counts.push_back(layers.size());
+  }
+  parts.layout["v"] = stages.size() / pp;
+  parts.layout["stages"] = std::move(counts);
+}
+
+void read_stages(ForeignKeys& keys, JobParts& parts) {
+  if (const auto text = keys.text("pipeline-model-parallel-layout")) {
+    read_stage_letters(keys, *text, parts);
+    return;
+  }
+  Document stages = Document::object();
+  const auto first = keys.integer("decoder-first-pipeline-num-layers");
+  const auto last = keys.integer("decoder-last-pipeline-num-layers");
+  if (first) stages["first_stage_layers"] = *first;
+  if (last) stages["last_stage_layers"] = *last;
+  if (keys.flag("account-for-embedding-in-pipeline-split")) stages["account_for_embedding"] = true;
+  if (keys.flag("account-for-loss-in-pipeline-split")) stages["account_for_loss"] = true;
+  if (!stages.empty()) parts.layout["stages"] = std::move(stages);
+}
+
 void read_pipeline(ForeignKeys& keys, JobParts& parts) {
   const std::int64_t pp = keys.integer("pipeline-model-parallel-size").value_or(1);
   parts.layout["pp"] = pp;
@@ -119,11 +167,7 @@ void read_pipeline(ForeignKeys& keys, JobParts& parts) {
   if (const auto group = keys.integer("microbatch-group-size-per-virtual-pipeline-stage")) {
     parts.layout["group_size"] = *group;
   }
-  for (const char* key : {"decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers",
-                          "pipeline-model-parallel-layout"}) {
-    if (keys.has(key))
-      keys.fail(key, "uneven stages are given as layout.stages; not read from here");
-  }
+  read_stages(keys, parts);
 }
 
 void read_layout(ForeignKeys& keys, JobParts& parts) {
@@ -153,6 +197,8 @@ void read_layout(ForeignKeys& keys, JobParts& parts) {
   }
   if (keys.flag("use-torch-fsdp2")) zero = 3;
   layout["zero_stage"] = zero;
+  const double offloaded = keys.number("optimizer-offload-fraction").value_or(1);
+  if (keys.flag("optimizer-cpu-offload")) layout["optimizer_offload"] = offloaded;
   const std::string granularity = keys.text("recompute-granularity").value_or("none");
   if (granularity == "full") {
     layout["recompute"] = full_recomputation(keys, "recompute-method", "recompute-num-layers");

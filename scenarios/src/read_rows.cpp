@@ -105,10 +105,31 @@ std::string missing(const Row& row) {
   return {};
 }
 
-void read_record(const Yaml& record, RowFile& file) {
+/// Names stand in tables and in the log: one line each, and no column's end.
+void demand_name(const Yaml& node) {
+  const std::string name = node.as_string();
+  const bool is_plain = std::ranges::none_of(
+      name, [](char c) { return c == '|' || static_cast<unsigned char>(c) < ' '; });
+  if (name.empty() || !is_plain) node.fail("must be one line, not empty and without \"|\"");
+}
+
+/// Counts how often an id has come; a row that shares it with others is told from them by a number.
+std::string distinct(const std::string& id, std::map<std::string, int>& times) {
+  const int count = ++times[id];
+  return count == 1 ? id : fmt::format("{}#{}", id, count);
+}
+
+void read_record(const Yaml& record, std::map<std::string, int>& ids, RowFile& file) {
   Row row;
-  row.id = record.at("id").as_string();
+  const Yaml id = record.at("id");
+  demand_name(id);
+  row.id = distinct(id.as_string(), ids);
+  if (const auto source = record.find("source")) demand_name(*source);
   row.source = text(record, "source");
+  note_unused(record,
+              {"id", "kind", "source", "where", "model", "hw", "par", "train", "result",
+               "measured_on", "note", "notes", "check"},
+              row);
   read_model_columns(record, row);
   read_hardware_columns(record, row);
   read_parallel_columns(record, row);
@@ -131,11 +152,12 @@ RowFile read_yaml(const std::filesystem::path& path) {
   const Yaml root = Yaml::load(path);
   RowFile file;
   bool has_rows = false;
+  std::map<std::string, int> ids;
   for (const char* key : {"records", "other"}) {
     const auto list = root.find(key);
     if (!list) continue;
     has_rows = true;
-    for (const Yaml& record : list->items()) read_record(record, file);
+    for (const Yaml& record : list->items()) read_record(record, ids, file);
   }
   if (!has_rows) root.fail("has neither \"records\" nor \"other\"");
   return file;

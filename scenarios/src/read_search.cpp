@@ -104,6 +104,20 @@ void read_flags(const Yaml& root, std::string_view key, std::vector<int>& out) {
   }
 }
 
+/// Shares of 0 to 1, a list of them, or all.
+void read_shares(const Yaml& root, std::string_view key, std::vector<double>& out) {
+  const auto node = root.find(key);
+  if (!node) return;
+  out.clear();
+  if (is_all(*node)) return;
+  for (const Yaml& item : listed(*node)) {
+    const double share = item.as_number();
+    if (!(share >= 0 && share <= 1)) item.fail("must be a share, 0 to 1");
+    if (std::ranges::find(out, share) != out.end()) item.fail("stands here twice");
+    out.push_back(share);
+  }
+}
+
 template <class E>
 void read_choices(const Yaml& root, std::string_view key, std::vector<E>& out) {
   const auto node = root.find(key);
@@ -273,12 +287,14 @@ SearchRequest read_search(const Yaml& node, const planner::Plan& base) {
                    "sequence_parallel",
                    "zero_stage",
                    "shard_size",
+                   "optimizer_offload",
                    "recompute",
                    "schedule",
                    "overlap",
                    "rank_order",
                    "placement",
                    "objective",
+                   "memory",
                    "price",
                    "power_per_gpu",
                    "tokens",
@@ -304,6 +320,7 @@ SearchRequest read_search(const Yaml& node, const planner::Plan& base) {
   read_flags(node, "sequence_parallel", space.sequence_parallel);
   read_ints(node, "zero_stage", 0, 3, space.zero_stage);
   read_ints(node, "shard_size", 0, kDegreeMax, space.shard_size);
+  read_shares(node, "optimizer_offload", space.optimizer_offload);
   if (const auto recompute = node.find("recompute")) read_recompute(*recompute, space);
   read_choices(node, "schedule", space.schedule);
   if (std::ranges::find(space.schedule, planner::ScheduleKind::File) != space.schedule.end()) {
@@ -313,6 +330,9 @@ SearchRequest read_search(const Yaml& node, const planner::Plan& base) {
   read_orders(node, space);
   read_placements(node, base, space);
   read_objective(node, request);
+  if (const auto memory = node.find("memory")) {
+    request.problem.memory = memory->as_choice<planner::MemoryRule>();
+  }
   if (const auto compare = node.find("compare")) {
     for (const Yaml& item : compare->items()) {
       request.compare.push_back({planner::read_layout(item), 0});

@@ -32,6 +32,7 @@ std::string difference(const Layout& layout, const Layout& other) {
                                         "microbatch_size",
                                         "zero_stage",
                                         "shard_size",
+                                        "optimizer_offload",
                                         "sequence_parallel",
                                         "recompute"};
   const Document mine = planner::to_document(layout);
@@ -109,6 +110,9 @@ std::string describe(const Layout& layout) {
                       to_string(layout.schedule), layout.zero_stage);
   if (!layout.stages.is_even()) text += " stages " + to_text(layout.stages);
   if (layout.shard_size != 0) text += fmt::format(" shard {}", layout.shard_size);
+  if (layout.optimizer_offload != 0) {
+    text += fmt::format(" offload {}", layout.optimizer_offload);
+  }
   if (layout.sequence_parallel) text += " sp";
   if (layout.recompute != models::Recompute::None) {
     text += fmt::format(" recompute {}", to_text(layout.recompute));

@@ -27,7 +27,7 @@ class SearchCost final : public program::CostModel {
       : options_(search_options(base)),
         cluster_(cluster),
         simulator_(cluster, options_),
-        compute_(cluster.device(), nullptr) {}
+        compute_(cluster.device(), nullptr, sim::host_share(cluster.node())) {}
 
   Duration kernel(const Kernel& kernel, DeviceId) const override { return compute_.kernel(kernel); }
 

@@ -24,6 +24,11 @@ std::string compared(const SearchRequest& request, const Candidate& optimum, dou
                      100 * (objective / optimum.objective - 1));
 }
 
+std::string over(const Verdict& verdict) {
+  if (verdict.excess <= Bytes{}) return {};  // of the host's memory, or only at most
+  return fmt::format(", {} over", to_text(verdict.excess));
+}
+
 Line line_of(const SearchRequest& request, const Candidate& optimum, const Explanation& each) {
   const Candidate& other = each.verdict.candidate;
   switch (each.verdict.kind) {
@@ -31,10 +36,7 @@ Line line_of(const SearchRequest& request, const Candidate& optimum, const Expla
       return {each.what, each.verdict.law,
               fmt::format("{}: {}", each.verdict.law, each.verdict.reason)};
     case Verdict::Kind::OutOfMemory:
-      return {each.what,
-              {},
-              fmt::format("out of memory, {} over: {}", to_text(each.verdict.excess),
-                          each.verdict.reason)};
+      return {each.what, {}, "out of memory" + over(each.verdict) + ": " + each.verdict.reason};
     case Verdict::Kind::Bounded:
       return {each.what, {}, "not simulated, bound " + compared(request, optimum, other.objective)};
     case Verdict::Kind::Simulated:

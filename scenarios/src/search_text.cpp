@@ -227,7 +227,8 @@ Document to_document(const SearchRequest& request, const SearchAnswer& answer) {
     entry["reason"] = each.verdict.reason;
     if (!each.verdict.law.empty()) entry["law"] = each.verdict.law;
     if (each.verdict.excess.count() > 0) entry["excess_bytes"] = each.verdict.excess.count();
-    if (each.verdict.kind != Verdict::Kind::BrokenLaw && each.verdict.excess.count() == 0) {
+    if (each.verdict.kind == Verdict::Kind::Bounded ||
+        each.verdict.kind == Verdict::Kind::Simulated) {
       entry["objective"] = each.verdict.candidate.objective;
     }
     made["why_not"].push_back(std::move(entry));

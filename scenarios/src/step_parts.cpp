@@ -44,9 +44,17 @@ std::string subject_of(const Kernel& kernel) {
     case KernelKind::Elementwise:
     case KernelKind::Optimizer:
     case KernelKind::Collective:
+    case KernelKind::HostCopy:
+    case KernelKind::HostOptimizer:
       break;
   }
   return "elementwise";
+}
+
+/// Whether a pass runs such kernels on its device.
+bool is_of_pass(KernelKind kind) {
+  return kind != KernelKind::Collective && kind != KernelKind::HostCopy &&
+         kind != KernelKind::HostOptimizer;
 }
 
 using Seconds = std::map<std::string, double>;
@@ -55,7 +63,7 @@ Seconds list_seconds(const std::vector<Kernel>& kernels, const sim::ComputeCost&
                      const topologies::DeviceSpec& judge) {
   Seconds seconds;
   for (const Kernel& kernel : kernels) {
-    if (kernel.kind == KernelKind::Collective) continue;
+    if (!is_of_pass(kernel.kind)) continue;
     const std::string_view roof = is_bound_by_memory(kernel, judge) ? " (memory)" : " (FLOPs)";
     seconds[subject_of(kernel) + std::string(roof)] += to_seconds(cost.kernel(kernel));
   }
@@ -87,7 +95,7 @@ std::vector<StepPart> step_parts(const planner::Plan& plan, const program::Progr
                                  const report::StepResult& result,
                                  const topologies::DeviceSpec& judge,
                                  const program::Profile* profile) {
-  const sim::ComputeCost cost(plan.cluster.device, profile);
+  const sim::ComputeCost cost(plan.cluster.device, profile, sim::host_share(plan.cluster.node));
   std::vector<StepPart> parts;
   double beyond = to_seconds(result.breakdown.compute);
   for (const auto& [cause, seconds] : kernel_seconds(program, cost, judge)) {

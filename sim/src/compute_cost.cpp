@@ -15,6 +15,10 @@ bool is_flop_bound(KernelKind kind) {
   return kind == KernelKind::Gemm || kind == KernelKind::Attention;
 }
 
+bool is_of_host(KernelKind kind) {
+  return kind == KernelKind::HostCopy || kind == KernelKind::HostOptimizer;
+}
+
 double log_ratio(std::int64_t a, std::int64_t b) {
   return std::abs(std::log(static_cast<double>(std::max<std::int64_t>(a, 1)) /
                            static_cast<double>(std::max<std::int64_t>(b, 1))));
@@ -36,8 +40,14 @@ Duration scaled(Duration time, double factor) {
 
 }  // namespace
 
-ComputeCost::ComputeCost(const topologies::DeviceSpec& device, const program::Profile* profile)
-    : device_(device), profile_(profile) {
+HostShare host_share(const topologies::NodeSpec& node) {
+  return {node.host.link,
+          Bandwidth::bps(node.host.bandwidth.bits_per_second() / std::max(1, node.devices))};
+}
+
+ComputeCost::ComputeCost(const topologies::DeviceSpec& device, const program::Profile* profile,
+                         HostShare host)
+    : device_(device), profile_(profile), host_(host) {
   if (profile == nullptr) return;
   for (const program::KernelTiming& timing : profile->kernels) {
     measured_.emplace(key_of(timing.kernel), timing.time);
@@ -57,6 +67,12 @@ ComputeCost::Key ComputeCost::key_of(const Kernel& kernel) {
 
 Duration ComputeCost::kernel(const Kernel& kernel) const {
   FORESAIL_EXPECT(kernel.kind != KernelKind::Collective);
+  if (is_of_host(kernel.kind)) {
+    const Bandwidth rate = kernel.kind == KernelKind::HostCopy ? host_.link : host_.memory;
+    FORESAIL_EXPECT(rate > Bandwidth());
+    return duration_from_seconds(static_cast<double>(kernel.bytes.count()) /
+                                 rate.bytes_per_second());
+  }
   if (profile_ != nullptr) {
     const auto found = measured_.find(key_of(kernel));
     if (found != measured_.end()) return found->second;

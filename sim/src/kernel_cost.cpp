@@ -144,9 +144,11 @@ double kernel_seconds(const Kernel& kernel, const DeviceSpec& device) {
     case KernelKind::CrossEntropy:
       return launch + memory_seconds(kernel, device);
     case KernelKind::Collective:
+    case KernelKind::HostCopy:
+    case KernelKind::HostOptimizer:
       break;
   }
-  FORESAIL_EXPECT(kernel.kind != KernelKind::Collective);
+  FORESAIL_EXPECT(!"a kernel of the device");
   return 0;
 }
 

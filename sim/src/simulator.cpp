@@ -138,7 +138,8 @@ StepOutcome Simulator::run(std::span<const Job> jobs) const {
 }
 
 Duration Simulator::kernel(const Kernel& kernel, DeviceId) const {
-  return ComputeCost(cluster_.device(), options_.profile).kernel(kernel);
+  return ComputeCost(cluster_.device(), options_.profile, host_share(cluster_.node()))
+      .kernel(kernel);
 }
 
 Duration Simulator::collective(Collective kind, Bytes bytes,

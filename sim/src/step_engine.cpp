@@ -31,7 +31,8 @@ StepEngine::StepEngine(const Context& context, Network& network, StepEvents& eve
       network_(network),
       units_(std::move(units)),
       coupling_(context.program, units_.slot_of),
-      compute_(context.cluster.device(), context.options.profile),
+      compute_(context.cluster.device(), context.options.profile,
+               host_share(context.cluster.node())),
       speed_(units_, context.placement, context.cluster, context.options),
       events_(events),
       launcher_(std::move(launcher)) {
@@ -115,7 +116,8 @@ void StepEngine::mark_started(OpRef ref) {
 void StepEngine::start_compute(OpRef ref) {
   const UnitState& state = states_[ref.unit];
   Duration span = passes_[op(ref).kernels.value].duration;
-  if (state.transfers_active > 0) {
+  const bool is_on_device = op(ref).lane == Lane::Compute;
+  if (is_on_device && state.transfers_active > 0) {
     span = duration_from_seconds(to_seconds(span) *
                                  context_.cluster.device().constants.overlap_slowdown);
   }

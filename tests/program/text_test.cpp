@@ -223,7 +223,7 @@ TEST(ProgramText, NamesFileLineAndCulprit) {
   EXPECT_EQ(complaint(edited(kSmall, "lane dp after 0", "lane dp after 1")),
             "p.txt:13: op 1 comes after itself");
   EXPECT_EQ(complaint(edited(kSmall, "lane dp", "lane up")),
-            "p.txt:13: \"up\" is not one of compute, tp, cp, ep, pp, dp, host, replica");
+            "p.txt:13: \"up\" is not one of compute, tp, cp, ep, pp, dp, host, replica, copy");
   EXPECT_EQ(complaint(edited(kSmall, "kernels 0 lane", "lane")), "p.txt:12: kernels is missing");
   EXPECT_EQ(complaint(edited(kSmall, "flops 240", "flops 240 flops 1")),
             "p.txt:8: flops stands twice");

@@ -79,7 +79,7 @@ TEST(TraceJson, NamesWhatIsWrong) {
   };
   EXPECT_EQ(with("/kind", "guessed"),
             "t.json: kind: \"guessed\" is not one of predicted, measured");
-  EXPECT_EQ(with("/spans/1/2", 8), "t.json: spans[1].lane 8 is not in 0 to 7");
+  EXPECT_EQ(with("/spans/1/2", 9), "t.json: spans[1].lane 9 is not in 0 to 8");
   EXPECT_EQ(with("/spans/1/0", 2), "t.json: spans[1].step 2 is not in 0 to 1");
   EXPECT_EQ(with("/spans/1/5", 0.5), "t.json: spans[1].start_ps: expected an integer, got 0.5");
   EXPECT_EQ(with("/spans/0", 3), "t.json: spans[0]: expected 8 columns");
@@ -92,13 +92,13 @@ TEST(TraceJson, NamesWhatIsWrong) {
   EXPECT_EQ(complaint(document), "t.json: plan_digest is missing");
 }
 
-// The lane of copies of shards came last.
+// The lane of copies to host memory came last.
 TEST(TraceJson, ReadsATraceThatIsOlderThanALane) {
   Document document = to_document(example());
   Document& lanes = document["lanes"];
   lanes.erase(lanes.size() - 1);
   EXPECT_EQ(trace_from_document(document, "t.json").spans.size(), 3U);
-  document["spans"][0][2] = static_cast<int>(Lane::Replica);
+  document["spans"][0][2] = static_cast<int>(Lane::Copy);
   EXPECT_NE(complaint(document), "accepted");
 }
 

@@ -52,6 +52,56 @@ std::string refusal(const std::string& ending, const std::string& text, ImportOp
   return "accepted";
 }
 
+constexpr const char* kUneven =
+    "--num-layers 65 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 "
+    "--max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 64 --vocab-size 51200 "
+    "--pipeline-model-parallel-size 16 ";
+
+// Megatron-LM's own example without the layer that predicts one more token: 16 stages of two
+// chunks.
+TEST(ImportMegatron, ReadsWhichLayersStandOnWhichStage) {
+  const std::string text =
+      std::string(kUneven) + "--pipeline-model-parallel-layout \"Et*5|(tt|)*30,L\"";
+  const planner::Layout layout = plan_of(import_job(write(".sh", text), on("dgx_h100", 16))).layout;
+  EXPECT_EQ(layout.v, 2);
+  ASSERT_EQ(layout.stages.each.size(), 32U);
+  EXPECT_EQ(layout.stages.each.front(), 5);
+  EXPECT_EQ(layout.stages.each[1], 2);
+  EXPECT_EQ(layout.stages.each[30], 2);
+  EXPECT_EQ(layout.stages.each.back(), 0);
+}
+
+TEST(ImportMegatron, RefusesStagesThatAreNone) {
+  const auto refused = [](const std::string& layout) {
+    const std::string text =
+        std::string(kUneven) + "--pipeline-model-parallel-layout \"" + layout + "\"";
+    return refusal(".sh", text, on("dgx_h100", 16));
+  };
+  EXPECT_THAT(refused("Et*3|(tt|)*29,m|L"), HasSubstr("stage 30 is \"m\""));
+  EXPECT_THAT(refused("Et|tE|tL"), HasSubstr("3 stages % pipeline-model-parallel-size 16"));
+  EXPECT_THAT(refused("Et*3|(tt|*29"), HasSubstr("column 13: \"(\" is not closed"));
+  EXPECT_THAT(refused("Et)"), HasSubstr("column 3: \")\" closes nothing"));
+  EXPECT_THAT(refused("Ex"), HasSubstr("column 2: \"x\" is none of"));
+  EXPECT_THAT(refused("Et*|"), HasSubstr("needs a number"));
+  EXPECT_THAT(refused("Et*99999999999999999999|L"), HasSubstr("too many layers"));
+  EXPECT_THAT(refused("((((((((((t))))))))))"), HasSubstr("nested too deeply"));
+}
+
+TEST(ImportMegatron, ReadsUnevenEnds) {
+  const std::string text = std::string(kUneven) +
+                           "--decoder-first-pipeline-num-layers 5 "
+                           "--decoder-last-pipeline-num-layers 4 --optimizer-cpu-offload "
+                           "--optimizer-offload-fraction 0.5";
+  const planner::Layout layout = plan_of(import_job(write(".sh", text), on("dgx_h100", 16))).layout;
+  EXPECT_EQ(layout.stages.first, 5);
+  EXPECT_EQ(layout.stages.last, 4);
+  EXPECT_EQ(layout.optimizer_offload, 0.5);
+  const std::string counted = std::string(kUneven) + "--account-for-loss-in-pipeline-split";
+  const planner::Layout other =
+      plan_of(import_job(write(".sh", counted), on("dgx_h100", 16))).layout;
+  EXPECT_TRUE(other.stages.account_for_loss);
+}
+
 TEST(ImportMegatron, ScriptBecomesTheJobItStarts) {
   ImportOptions options = on("megascale");
   options.vocab = 51200;

@@ -103,6 +103,8 @@ inline planner::Layout random_layout(Draw& draw, const planner::Plan& plan) {
   }
   if (layout.pp > 1 && draw.between(0, 3) == 0) layout.stages.first = layout.v;
   if (layout.zero_stage > 0 && draw.coin()) layout.shard_size = draw.of({0, 2, 4});
+  const bool has_host = !plan.cluster.node.host.empty();
+  if (has_host && draw.between(0, 3) == 0) layout.optimizer_offload = 0.25 * draw.between(1, 4);
   return layout;
 }
 

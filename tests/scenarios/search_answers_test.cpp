@@ -9,6 +9,7 @@
 
 #include "foresail/base/document.h"
 #include "foresail/base/error.h"
+#include "foresail/planner/memory_bound.h"
 #include "foresail/scenarios/scenario.h"
 #include "foresail/scenarios/search.h"
 
@@ -44,6 +45,31 @@ SearchOutcome outcome_of(const SearchRequest& request, const planner::SearchOpti
 
 constexpr const char* kSpace =
     "tp: [4, 8], zero_stage: 1, recompute: none, microbatch_size: [1, 2]";
+
+bool fits_at_most(const SearchRequest& request, const Candidate& candidate) {
+  planner::Plan plan = request.problem.base;
+  plan.layout = candidate.layout;
+  plan.placement = program::Placement::identity(64);
+  return planner::describe_upper_excess(plan, planner::lower(plan)).empty();
+}
+
+// Devices that hold just what the fastest plan needs by the point estimate.
+TEST(SearchMemory, AtMostHoldsTheUpperBoundToo) {
+  SearchRequest request = request_of("{" + std::string(kSpace) + "}");
+  request.problem.base.cluster.device.memory = outcome_of(request, {}).simulated.front().peak;
+  planner::SearchOptions options;
+  options.simulated_min = 5;
+  const SearchOutcome expected = outcome_of(request, options);
+  EXPECT_FALSE(fits_at_most(request, expected.simulated.front()));
+  request.problem.memory = planner::MemoryRule::AtMost;
+  const SearchOutcome at_most = outcome_of(request, options);
+  ASSERT_FALSE(at_most.simulated.empty());
+  EXPECT_TRUE(at_most.is_proved);
+  EXPECT_GT(at_most.out_of_memory, expected.out_of_memory);
+  for (const Candidate& each : at_most.simulated) EXPECT_TRUE(fits_at_most(request, each));
+  EXPECT_GT(at_most.simulated.front().step_s, expected.simulated.front().step_s);
+  EXPECT_EQ(request_of("{memory: at_most}").problem.memory, planner::MemoryRule::AtMost);
+}
 
 // 64 GPUs of 400 W for t seconds: 64 * 0.4 t / 3600 kWh. 64 * 2048 tokens a step: 1.31072e11 tokens
 // are a million steps.

@@ -114,6 +114,11 @@ SearchProblem random_problem(Draw& draw) {
     space.stages[0].account_for_loss = true;
     space.stages[1].last = 1;
   }
+  if (!problem.base.cluster.node.host.empty() && draw.coin()) {
+    space.optimizer_offload = {0, 1};
+    // Little of that, too.
+    if (draw.coin()) problem.base.cluster.node.host.memory = Bytes(1'000'000'000);
+  }
   problem.objective = draw.of({planner::Objective::StepTime, planner::Objective::TokensPerGpu});
   return problem;
 }
@@ -144,6 +149,7 @@ std::vector<Candidate> try_everything(const SearchProblem& problem,
   vary(space.zero_stage, [](Layout& l, int n) { l.zero_stage = n; });
   vary(space.stages, [](Layout& l, const planner::StageLayers& s) { l.stages = s; });
   vary(space.shard_size, [](Layout& l, int n) { l.shard_size = n; });
+  vary(space.optimizer_offload, [](Layout& l, double n) { l.optimizer_offload = n; });
   vary(space.recompute, [](Layout& l, const planner::Recomputation& r) { l.recompute = r; });
   vary(space.overlap_tp, [](Layout& l, int n) { l.overlap.tp = n != 0; });
   vary(space.overlap_pp, [](Layout& l, int n) { l.overlap.pp = n != 0; });

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <filesystem>
 
+#include "foresail/base/document.h"
 #include "foresail/base/error.h"
 #include "foresail/scenarios/scenario.h"
+#include "scratch_folder.h"
 
 namespace foresail::scenarios {
 namespace {
@@ -29,6 +31,26 @@ TEST(Rows, YamlAndCsvAreReadByName) {
   ASSERT_EQ(csv.rows.size(), 2u);
   EXPECT_NEAR(csv.rows[0].published_s, 0.372160408, 1e-12);
   EXPECT_EQ(csv.rows[1].tp, 4);
+}
+
+std::filesystem::path rows_file(const std::string& records) {
+  const auto path = test::scratch_folder() / "rows.yaml";
+  write_file(path, "records:\n" + records);
+  return path;
+}
+
+TEST(Rows, SharedIdsAreTold) {
+  const RowFile file = read_rows(rows_file("- {id: a}\n- {id: a}\n- {id: b, flavour: 3}\n"));
+  ASSERT_EQ(file.skipped.size(), 3u);
+  EXPECT_EQ(file.skipped[0].id, "a");
+  EXPECT_EQ(file.skipped[1].id, "a#2");
+  EXPECT_EQ(file.skipped[2].id, "b");
+}
+
+TEST(Rows, NamesThatWouldBreakTablesAreRefused) {
+  for (const char* id : {"\"a|b\"", "\"a\\nb\"", "\"\""}) {
+    EXPECT_THROW(read_rows(rows_file(std::string("- {id: ") + id + "}\n")), Error) << id;
+  }
 }
 
 TEST(Rows, AssumptionsAreListed) {

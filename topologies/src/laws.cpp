@@ -77,6 +77,7 @@ Law node_law(const Cluster::Options& o) {
   if (Law law = pcie_law(node)) return law;
   if (o.device.kind != DeviceKind::Cpu) return gpu_law(o);
   if (!node.pcie.empty()) return "node.pcie is for nodes of GPUs";
+  if (!node.host.empty()) return "node.host is for nodes of GPUs";
   if (node.cores < 1) return "a CPU host needs node.cores";
   if (node.memory <= Bytes()) return "a CPU host needs node.memory";
   return std::nullopt;

@@ -209,11 +209,25 @@ Document dragonfly_document(const DragonflySpec& spec) {
   return document;
 }
 
+Bytes read_memory(const Yaml& node) {
+  const Bytes memory = node.as_bytes();
+  if (memory <= Bytes() || memory > Bytes(std::int64_t{1} << 50)) {
+    node.fail("must be positive and at most 1024 TiB");
+  }
+  return memory;
+}
+
+HostSpec read_host(const Yaml& node) {
+  node.allow_only({"memory", "bandwidth", "link"});
+  return {read_memory(node.at("memory")), read_bandwidth(node.at("bandwidth")),
+          read_bandwidth(node.at("link"))};
+}
+
 }  // namespace
 
 NodeSpec read_node(const Yaml& node) {
   node.allow_only({"devices", "nics", "nic_bandwidth", "nic_latency", "nccl_latency", "cpu_vendor",
-                   "cores", "memory", "pcie"});
+                   "cores", "memory", "pcie", "host"});
   NodeSpec spec;
   spec.devices = static_cast<int>(node.at("devices").as_integer(1, 1024));
   spec.nics = static_cast<int>(node.at("nics").as_integer(0, 1024));
@@ -222,13 +236,9 @@ NodeSpec read_node(const Yaml& node) {
   if (const auto latency = node.find("nccl_latency")) spec.nccl_latency = read_latency(*latency);
   if (const auto cpu = node.find("cpu_vendor")) spec.cpu_vendor = cpu->as_choice<CpuVendor>();
   if (const auto cores = node.find("cores")) spec.cores = read_count(*cores, 1);
-  if (const auto memory = node.find("memory")) {
-    spec.memory = memory->as_bytes();
-    if (spec.memory <= Bytes() || spec.memory > Bytes(std::int64_t{1} << 50)) {
-      memory->fail("must be positive and at most 1024 TiB");
-    }
-  }
+  if (const auto memory = node.find("memory")) spec.memory = read_memory(*memory);
   if (const auto pcie = node.find("pcie")) spec.pcie = read_pcie(*pcie);
+  if (const auto host = node.find("host")) spec.host = read_host(*host);
   return spec;
 }
 
@@ -278,6 +288,11 @@ Document node_document(const NodeSpec& node) {
   if (node.cores > 0) document["cores"] = node.cores;
   if (node.memory > Bytes()) document["memory"] = exact_text(node.memory);
   if (!node.pcie.empty()) document["pcie"] = pcie_document(node.pcie);
+  if (!node.host.empty()) {
+    document["host"] = {{"memory", exact_text(node.host.memory)},
+                        {"bandwidth", exact_text(node.host.bandwidth)},
+                        {"link", exact_text(node.host.link)}};
+  }
   return document;
 }
 

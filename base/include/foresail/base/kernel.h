@@ -15,8 +15,9 @@ namespace foresail {
 
 /// In-order queues of one rank. On a GPU a stream, in the simulator a queue, on a CPU a thread.
 /// Replica: sums of shards that several groups hold (PyTorch gives them a stream of their own).
-enum class Lane { Compute, Tp, Cp, Ep, Pp, Dp, Host, Replica };
-inline constexpr int kLaneCount = 8;
+/// Copy: copies between device and host memory.
+enum class Lane { Compute, Tp, Cp, Ep, Pp, Dp, Host, Replica, Copy };
+inline constexpr int kLaneCount = 9;
 
 enum class KernelKind {
   Gemm,         ///< batch x (m x n x k)
@@ -26,7 +27,9 @@ enum class KernelKind {
   Embedding,    ///< table lookup or its scatter-add
   CrossEntropy,  ///< local part of the vocabulary-parallel loss
   Optimizer,     ///< parameter update and gradient norm
-  Collective     ///< a collective inside a layer (tp, cp or ep lane)
+  Collective,    ///< a collective inside a layer (tp, cp or ep lane)
+  HostCopy,      ///< between device and host memory; bytes: those that cross
+  HostOptimizer  ///< parameter update by the host; bytes: read and written in host memory
 };
 
 /// SendRecv: every rank sends to the next of its group and receives from the one before
@@ -88,7 +91,8 @@ inline constexpr auto kNames<Lane> = std::to_array<Named<Lane>>({{Lane::Compute,
                                                                  {Lane::Pp, "pp"},
                                                                  {Lane::Dp, "dp"},
                                                                  {Lane::Host, "host"},
-                                                                 {Lane::Replica, "replica"}});
+                                                                 {Lane::Replica, "replica"},
+                                                                 {Lane::Copy, "copy"}});
 template <>
 inline constexpr auto kNames<KernelKind> =
     std::to_array<Named<KernelKind>>({{KernelKind::Gemm, "gemm"},
@@ -98,7 +102,9 @@ inline constexpr auto kNames<KernelKind> =
                                       {KernelKind::Embedding, "embedding"},
                                       {KernelKind::CrossEntropy, "cross_entropy"},
                                       {KernelKind::Optimizer, "optimizer"},
-                                      {KernelKind::Collective, "collective"}});
+                                      {KernelKind::Collective, "collective"},
+                                      {KernelKind::HostCopy, "host_copy"},
+                                      {KernelKind::HostOptimizer, "host_optimizer"}});
 template <>
 inline constexpr auto kNames<Collective> =
     std::to_array<Named<Collective>>({{Collective::AllReduce, "all_reduce"},

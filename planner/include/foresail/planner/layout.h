@@ -54,6 +54,9 @@ struct Layout {
   /// Ranks that share one copy of what zero_stage shards: consecutive ones of the dp * cp that
   /// reduce gradients together; the other groups of as many hold copies. 0: all of them.
   int shard_size = 0;
+  /// Share of the optimizer states that stays in host memory and is stepped there, 0 to 1
+  /// (Megatron-LM's --optimizer-cpu-offload and --optimizer-offload-fraction, ZeRO-Offload).
+  double optimizer_offload = 0;
   Recomputation recompute;
   std::array<program::Axis, program::kAxisCount> rank_order{program::Axis::Tp, program::Axis::Cp,
                                                             program::Axis::Ep, program::Axis::Dp,
@@ -83,7 +86,7 @@ struct Layout {
 /// (interleaved if v > 1). An absent v is 2 for zb_v and dualpipe, and what a written schedule
 /// has. etp, cp_kind and overlap.ep stand in the document only if they are not the default.
 Layout read_layout(const Yaml& node);
-/// shard_size and stages only if they are not 0 and even.
+/// shard_size, optimizer_offload and stages only if they are not 0 and even.
 Document to_document(const Layout& layout);
 
 /// A broken law: `name` is stable ("heads_by_tp"), `message` has every term:

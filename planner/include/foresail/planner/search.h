@@ -48,7 +48,8 @@ struct SearchSpace {
   std::vector<int> sequence_parallel;  ///< 0 or 1
   std::vector<int> zero_stage;
   std::vector<int> shard_size = {0};
-  std::vector<Recomputation> recompute;  ///< all: the three plain ones
+  std::vector<double> optimizer_offload = {0};  ///< all: 0 and 1
+  std::vector<Recomputation> recompute;         ///< all: the three plain ones
   std::vector<ScheduleKind> schedule;
   std::vector<int> overlap_tp, overlap_pp, overlap_dp;  ///< 0 or 1
   std::vector<std::array<program::Axis, program::kAxisCount>> rank_order = {Layout{}.rank_order};
@@ -61,11 +62,16 @@ struct SearchSpace {
 /// `gpus`.
 enum class Objective { StepTime, TokensPerGpu, Cost, Energy, Days };
 
+/// Which memory must fit: the point estimate, or its upper bound (memory_bound.h). The second is
+/// checked just before a plan is simulated.
+enum class MemoryRule { Expected, AtMost };
+
 struct SearchProblem {
   /// Model, cluster, stack, training, network and seed; layout and placement are searched.
   Plan base;
   SearchSpace space;
   Objective objective = Objective::StepTime;
+  MemoryRule memory = MemoryRule::Expected;
   double price_per_gpu_hour = 0;  ///< in any currency; 0: unknown
   double watts_per_gpu = 0;       ///< drawn by each GPU through the whole step; 0: unknown
   double tokens = 0;              ///< of the whole training; 0: unknown
@@ -152,7 +158,7 @@ struct Verdict {
   Candidate candidate;
   std::string law;     ///< name of the first broken law
   std::string reason;  ///< laws or memory, with their terms
-  Bytes excess;        ///< memory that its fullest stage lacks
+  Bytes excess;        ///< memory that its fullest stage lacks by the point estimate
 };
 
 /// The objective of a step of `step_s` seconds on `gpus`, in its unit.
@@ -184,6 +190,9 @@ std::vector<Candidate> pareto_front(const SearchOutcome& outcome);
 }  // namespace foresail::planner
 
 namespace foresail {
+template <>
+inline constexpr auto kNames<planner::MemoryRule> = std::to_array<Named<planner::MemoryRule>>(
+    {{planner::MemoryRule::Expected, "expected"}, {planner::MemoryRule::AtMost, "at_most"}});
 template <>
 inline constexpr auto kNames<planner::Objective> = std::to_array<Named<planner::Objective>>(
     {{planner::Objective::StepTime, "step_time"},

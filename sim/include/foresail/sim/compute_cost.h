@@ -9,16 +9,26 @@
 #include "foresail/base/kernel.h"
 #include "foresail/base/units.h"
 #include "foresail/program/profile.h"
+#include "foresail/topologies/cluster.h"
 #include "foresail/topologies/device.h"
 
 namespace foresail::sim {
 
+/// What one device has of its host while all devices of the node want as much. Zero: not known.
+struct HostShare {
+  Bandwidth link;    ///< between device and host memory, one direction
+  Bandwidth memory;  ///< of host memory
+};
+HostShare host_share(const topologies::NodeSpec& node);
+
 class ComputeCost {
  public:
-  /// `profile` may be null; both must outlive this object.
-  ComputeCost(const topologies::DeviceSpec& device, const program::Profile* profile);
+  /// `profile` may be null; it and `device` must outlive this object.
+  ComputeCost(const topologies::DeviceSpec& device, const program::Profile* profile,
+              HostShare host = {});
 
-  /// One kernel (not a collective) alone. With a profile: the measured time of the same kernel; for
+  /// One kernel (not a collective) alone. HostCopy and HostOptimizer: bytes over the host's share,
+  /// which must be known. Of the others, with a profile: the measured time of the same kernel; for
   /// a shape that was not measured, the nearest measured kernel of its kind scaled by FLOPs (GEMM,
   /// attention) or bytes (others).
   Duration kernel(const Kernel& kernel) const;
@@ -34,6 +44,7 @@ class ComputeCost {
 
   const topologies::DeviceSpec& device_;
   const program::Profile* profile_;
+  HostShare host_;
   std::map<Key, Duration> measured_;
 };
 

@@ -23,7 +23,8 @@ double attention_seconds(const Kernel& kernel, const topologies::DeviceSpec& dev
 /// Seconds of a kernel bound by memory: bytes / (HBM * eff).
 double memory_seconds(const Kernel& kernel, const topologies::DeviceSpec& device);
 
-/// Seconds of any kernel but a collective, launch included.
+/// Seconds of any kernel that runs on the device alone (neither a collective nor the host's),
+/// launch included.
 double kernel_seconds(const Kernel& kernel, const topologies::DeviceSpec& device);
 
 }  // namespace foresail::sim

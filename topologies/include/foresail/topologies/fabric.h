@@ -32,6 +32,15 @@ struct PcieSpec {
 /// Of the hosts' processors: NCCL's tuning tables and network overhead differ.
 enum class CpuVendor { Intel, Amd };
 
+/// What a host offers to optimizer states that do not stay on the devices. All zero: not known.
+struct HostSpec {
+  Bytes memory{};         ///< for all devices of the node together
+  Bandwidth bandwidth{};  ///< of that memory, read and written, as a stream achieves it
+  Bandwidth link{};       ///< one device to host memory, one direction, while all devices copy
+  bool empty() const { return *this == HostSpec{}; }
+  friend bool operator==(const HostSpec&, const HostSpec&) = default;
+};
+
 /// A host and what is in it. Without `pcie`, NIC i sits beside device floor(i * devices / nics) and
 /// device d uses NIC floor(d * nics / devices). With it, the k-th of the d devices of a PCIe switch
 /// uses NIC number floor(k * n / d) of the n NICs of that switch; below a switch without NICs all
@@ -50,6 +59,7 @@ struct NodeSpec {
   int cores = 0;    ///< CPU hosts: cores that the ranks share
   Bytes memory{};   ///< CPU hosts: shared by the ranks
   PcieSpec pcie{};  ///< empty: every device has a cable of its own to its NIC
+  HostSpec host{};
   friend bool operator==(const NodeSpec&, const NodeSpec&) = default;
 };
 
