@@ -80,6 +80,7 @@ Communicators::Communicators(const Plan& plan) {
   for (int stage = 0; is_mirrored(plan) && stage < stages / 2; ++stage) {
     add(mirror_name(plan, stage), {Axis::Pp}, {stage, stages - 1 - stage});
   }
+  if (norms_communicator(plan) == "norms") add("norms", {Axis::Tp, Axis::Cp, Axis::Dp}, {});
   add("world", {Axis::Tp, Axis::Cp, Axis::Ep, Axis::Dp, Axis::Pp}, {});
 }
 

@@ -63,6 +63,10 @@ class ExpertLaws {
       add("experts_shard_size", fmt::format("shard_size {} with {} experts, must be absent",
                                             layout_.shard_size, model_.experts.count));
     }
+    if (training_.optimizer == program::Optimizer::Lamb) {
+      add("lamb_experts", fmt::format("optimizer lamb with {} experts, must be adam or adamw",
+                                      model_.experts.count));
+    }
     if (!layout_.recompute.is_plain()) {
       add("experts_recompute",
           fmt::format("recompute {} with {} experts, must be none, selective or full",

@@ -317,6 +317,17 @@ void GradientSync::reduce_scalars(const Ops& passes) {
   synchronised_.push_back(ops_.push_back(std::move(op)));
 }
 
+/// Two fp32 sums for each matrix. The group over tp has a lane of its own.
+OpId GradientSync::sum_norms(program::CommunicatorId communicator, OpId after) {
+  const bool is_tp = in_.communicators.find("tp") == communicator;
+  Op op = collective_op(Collective::AllReduce, is_tp ? Lane::Tp : Lane::Dp, communicator);
+  op.payload = Payload::UpdateNorms;
+  op.dtype = DType::Fp32;
+  op.bytes = 2 * matrix_count(in_.plan, in_.stage) * Bytes(size_of(DType::Fp32));
+  op.after = {after};
+  return ops_.push_back(std::move(op));
+}
+
 OpId GradientSync::copy_op(program::KernelListId kernels, Lane lane, Ops after) {
   Op op;
   op.lane = lane;
@@ -357,6 +368,11 @@ GradientSync::Ops GradientSync::optimize() {
     op.kernels = in_.kernels.optimizer;
     op.after = synchronised_;
     done.push_back(ops_.push_back(std::move(op)));
+  }
+  // LAMB with parts of matrices on several ranks; law optimizer_offload_needs_adam.
+  if (const auto norms = in_.communicators.find(norms_communicator(in_.plan))) {
+    const OpId summed = sum_norms(*norms, done.back());
+    done = {copy_op(in_.kernels.apply, Lane::Compute, {summed})};
   }
   return done;
 }

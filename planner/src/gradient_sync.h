@@ -69,6 +69,7 @@ class GradientSync {
   Ops optimize();
   Ops optimize_on_host();
   OpId copy_op(program::KernelListId kernels, Lane lane, Ops after);
+  OpId sum_norms(program::CommunicatorId communicator, OpId after);
 
   const StageInput& in_;
   IdVector<program::OpId, program::Op>& ops_;

@@ -127,7 +127,13 @@ StageKernels add_kernel_lists(const Plan& plan, const PassOrder& order, const St
     lists.backward_weight.push_back(
         add_if_run(Pass::BackwardWeight, "backward_weight", of.backward_weight));
   }
-  lists.optimizer = add(fmt::format("stage{}.optimizer", stage), {optimizer_kernel(plan, work)});
+  std::vector<Kernel> update{optimizer_kernel(plan, work)};
+  if (!norms_communicator(plan).empty()) {
+    lists.apply = add(fmt::format("stage{}.apply", stage), {apply_kernel(plan, work)});
+  } else if (plan.training.optimizer == program::Optimizer::Lamb) {
+    update.push_back(apply_kernel(plan, work));
+  }
+  lists.optimizer = add(fmt::format("stage{}.optimizer", stage), std::move(update));
   if (plan.layout.optimizer_offload > 0) add_offload_lists(plan, work, add, lists);
   return lists;
 }

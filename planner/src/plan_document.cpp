@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -101,6 +103,56 @@ void read_data(const Yaml& node, program::Training& training) {
   if (!std::isfinite(sum)) split->fail("the sum of the shares is too large");
 }
 
+void read_learning_rate(const Yaml& node, program::Training& training) {
+  using program::LearningRateDecay;
+  training.learning_rate = not_negative(node, "learning_rate", training.learning_rate);
+  const auto steps = [&](const char* key) {
+    const auto value = node.find(key);
+    return value ? static_cast<int>(value->as_integer(0, INT32_MAX)) : 0;
+  };
+  training.warmup_steps = steps("warmup_steps");
+  const auto decay = node.find("learning_rate_decay");
+  if (decay) training.learning_rate_decay = decay->as_choice<LearningRateDecay>();
+  if (training.learning_rate_decay == LearningRateDecay::Constant) {
+    for (const char* key : {"decay_steps", "learning_rate_min"}) {
+      if (const auto unused = node.find(key)) {
+        unused->fail("needs learning_rate_decay linear or cosine, but it is constant");
+      }
+    }
+    return;
+  }
+  training.decay_steps = steps("decay_steps");
+  training.learning_rate_min = not_negative(node, "learning_rate_min", 0);
+  if (training.decay_steps <= training.warmup_steps) {
+    decay->fail(fmt::format("needs decay_steps above warmup_steps {}, but decay_steps is {}",
+                            training.warmup_steps, training.decay_steps));
+  }
+  if (training.learning_rate_min > training.learning_rate) {
+    node.at("learning_rate_min")
+        .fail(fmt::format("must be at most learning_rate {}", training.learning_rate));
+  }
+}
+
+void read_weight_decay(const Yaml& node, program::Training& training) {
+  training.weight_decay = not_negative(node, "weight_decay", training.weight_decay);
+  if (training.weight_decay > 0 && training.optimizer == program::Optimizer::Adam) {
+    node.at("weight_decay").fail("needs optimizer adamw or lamb, but it is adam");
+  }
+}
+
+/// Keys that plans of before had not stand there only if they say something.
+void add_optimizer(const program::Training& training, Document& made) {
+  made["optimizer"] = to_string(training.optimizer);
+  made["learning_rate"] = training.learning_rate;
+  if (training.warmup_steps > 0) made["warmup_steps"] = training.warmup_steps;
+  if (training.learning_rate_decay != program::LearningRateDecay::Constant) {
+    made["learning_rate_decay"] = to_string(training.learning_rate_decay);
+    made["learning_rate_min"] = training.learning_rate_min;
+    made["decay_steps"] = training.decay_steps;
+  }
+  if (training.weight_decay > 0) made["weight_decay"] = training.weight_decay;
+}
+
 Document data_document(const program::Training& training) {
   if (training.data_split.empty()) return training.data;
   return {{"path", training.data}, {"split", training.data_split}};
@@ -110,7 +162,9 @@ Document data_document(const program::Training& training) {
 
 program::Training read_training(const Yaml& node) {
   node.allow_only({"global_batch_size", "sequence_length", "precision", "gradient_dtype",
-                   "optimizer", "learning_rate", "clip", "steps", "data", "expert_load"});
+                   "optimizer", "learning_rate", "learning_rate_min", "learning_rate_decay",
+                   "warmup_steps", "decay_steps", "weight_decay", "clip", "steps", "data",
+                   "expert_load"});
   program::Training training;
   training.global_batch_size = node.at("global_batch_size").as_integer(1, kBatchMax);
   training.sequence_length = node.at("sequence_length").as_integer(1, kBatchMax);
@@ -125,7 +179,8 @@ program::Training read_training(const Yaml& node) {
   if (const auto optimizer = node.find("optimizer")) {
     training.optimizer = optimizer->as_choice<program::Optimizer>();
   }
-  training.learning_rate = not_negative(node, "learning_rate", training.learning_rate);
+  read_weight_decay(node, training);
+  read_learning_rate(node, training);
   training.clip = not_negative(node, "clip", training.clip);
   if (const auto steps = node.find("steps")) {
     training.steps = static_cast<int>(steps->as_integer(1, INT32_MAX));
@@ -140,11 +195,10 @@ Document to_document(const program::Training& training) {
                    {"sequence_length", training.sequence_length},
                    {"precision", to_string(training.precision)},
                    {"gradient_dtype", to_string(training.gradient_dtype)},
-                   {"optimizer", to_string(training.optimizer)},
-                   {"learning_rate", training.learning_rate},
                    {"clip", training.clip},
                    {"steps", training.steps},
                    {"data", data_document(training)}};
+  add_optimizer(training, made);
   if (!training.expert_load.empty()) made["expert_load"] = to_document(training.expert_load);
   return made;
 }

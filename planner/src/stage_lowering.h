@@ -36,6 +36,7 @@ struct StageKernels {
   std::size_t stage = 0;
   std::vector<program::KernelListId> forward, backward, backward_input, backward_weight;
   program::KernelListId optimizer{};
+  program::KernelListId apply{};  ///< where norms_of_updates says so
   /// Of optimizer states in host memory (OffloadKernels); unset where nothing crosses.
   std::vector<std::optional<program::KernelListId>> offload_gradients;  ///< by chunk
   std::optional<program::KernelListId> offload_tied;

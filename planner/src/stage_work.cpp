@@ -6,7 +6,6 @@
 
 #include "foresail/base/error.h"
 #include "layer_runs.h"
-#include "optimizer_offload.h"
 #include "recompute_order.h"
 
 namespace foresail::planner {
@@ -256,18 +255,6 @@ StageWork stage_work(const Plan& plan, int stage, const ModelParts& parts, Kerne
     work.chunks.push_back(std::move(done));
   }
   return work;
-}
-
-Kernel optimizer_kernel(const Plan& plan, const StageWork& work) {
-  const std::int64_t parameters =
-      stepped_parameters(plan, work).sum() - offloaded_parameters(plan, work).sum();
-  Kernel kernel;
-  kernel.kind = KernelKind::Optimizer;
-  kernel.name = "optimizer";
-  kernel.dtype = DType::Fp32;
-  kernel.m = parameters;
-  kernel.bytes = parameters * Bytes(28);
-  return kernel;
 }
 
 bool has_embedding_bucket(const Plan& plan) {

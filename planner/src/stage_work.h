@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "foresail/base/kernel.h"
@@ -74,8 +75,17 @@ Kernel input_gather(const Plan& plan);
 
 /// Update of the parameters that this rank steps: read parameter, gradient and two moments, write
 /// all but the gradient: 28 bytes per parameter in fp32. `m` counts the parameters; without those
-/// whose states are in host memory.
+/// whose states are in host memory. LAMB writes the update in place of the gradient.
 Kernel optimizer_kernel(const Plan& plan, const StageWork& work);
+/// LAMB's second half: read parameter and update, write the parameter.
+Kernel apply_kernel(const Plan& plan, const StageWork& work);
+
+/// Matrices of a stage, whose updates LAMB scales by the ratio of two norms. Requires a model
+/// without experts (law lamb_experts).
+std::int64_t matrix_count(const Plan& plan, int stage);
+/// The communicator over which the norms of matrices and updates are summed, because one rank
+/// holds a part of them; empty if it holds all, or the optimizer is not LAMB.
+std::string norms_communicator(const Plan& plan);
 
 /// Tied matrices are a bucket of their own when two stages hold a copy, or when the first and the
 /// last bucket of a single stage use it.

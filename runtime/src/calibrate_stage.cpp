@@ -85,7 +85,11 @@ class StageBench {
     passes_.use_batch({at::arange(tokens, at::kLong).remainder_(256)},
                       {at::arange(1, tokens + 1, at::kLong).remainder_(256)});
     for (const program::Op& op : job.program.of(rank).ops) {
-      if (op.kind == program::OpKind::Compute) list_of_[{op.pass, op.chunk}] = op.kernels;
+      if (op.kind == program::OpKind::Compute && op.pass == program::Pass::Optimizer) {
+        optimizer_.push_back(op.kernels);
+      } else if (op.kind == program::OpKind::Compute) {
+        list_of_[{op.pass, op.chunk}] = op.kernels;
+      }
       if (op.kind == program::OpKind::Collective && op.microbatch >= 0) {
         per_pass_[{op.payload, op.chunk}] = op;
       }
@@ -96,8 +100,15 @@ class StageBench {
     const int chunks = job_.program.chunks;
     for (int chunk = 0; chunk < chunks; ++chunk) forward({chunk, 0});
     for (int chunk = chunks - 1; chunk >= 0; --chunk) backward({chunk, 0});
-    timed(program::Pass::Optimizer, -1,
-          [&](OpContext& context) { context.compute("optimizer", [&] { state_.optimize(1.0); }); });
+    // Weights that learned one batch by heart would have gradients too small for normal numbers.
+    const StateSync::OptimizerStep step{.gradient_norm = 1, .learning_rate = 0};
+    for (const program::KernelListId id : optimizer_) {
+      timed(id, [&](OpContext& context) {
+        for (const Kernel& kernel : job_.program.kernel_lists[id.value].kernels) {
+          context.compute(kernel.name, [&] { state_.optimize(kernel.name, step); });
+        }
+      });
+    }
   }
 
   /// Drops what has been measured so far: the first passes find cold caches.
@@ -179,15 +190,19 @@ class StageBench {
 
   template <class Work>
   void timed(program::Pass pass, int chunk, const Work& work) {
-    const program::KernelListId id = list_of_.at({pass, chunk});
+    overheads_.push_back(static_cast<double>(timed(list_of_.at({pass, chunk}), work)) * 1e-9);
+  }
+
+  /// Answers with the time outside of kernels.
+  template <class Work>
+  std::int64_t timed(program::KernelListId id, const Work& work) {
     const program::KernelList& list = job_.program.kernel_lists[id.value];
     SampleClock& clock = clocks_.try_emplace(id.value, list.kernels.size()).first->second;
     const std::int64_t start = thread_cpu_ns();
     OpContext context({.list = &list, .groups = &groups_, .clock = &clock});
     work(context);
     context.finish();
-    const std::int64_t beyond = thread_cpu_ns() - start - clock.take_inside_ns();
-    if (pass != program::Pass::Optimizer) overheads_.push_back(static_cast<double>(beyond) * 1e-9);
+    return thread_cpu_ns() - start - clock.take_inside_ns();
   }
 
   /// Wall time of a step whose ops do nothing, plus the gradient norm.
@@ -212,7 +227,8 @@ class StageBench {
   Stage stage_;
   Passes passes_;
   StateSync state_;
-  std::map<std::pair<program::Pass, int>, program::KernelListId> list_of_;
+  std::map<std::pair<program::Pass, int>, program::KernelListId> list_of_;  // but optimizer_
+  std::vector<program::KernelListId> optimizer_;
   std::map<std::pair<program::Payload, int>, program::Op> per_pass_;
   std::map<std::uint32_t, SampleClock> clocks_;
   std::vector<double> overheads_;
@@ -235,10 +251,7 @@ double median(std::vector<double> values) {
 
 StageTimes measure_stage(const CalibrateOptions& options) {
   use_one_core();
-  // Weights that learned one batch by heart would have gradients too small for normal numbers.
-  Job job = *options.job;
-  job.training.learning_rate = 0;
-  StageBench bench(job, RankId{static_cast<std::uint32_t>(options.rank)});
+  StageBench bench(*options.job, RankId{static_cast<std::uint32_t>(options.rank)});
   bench.run_once();
   bench.forget();
   const std::int64_t budget_ns =

@@ -50,24 +50,26 @@ Heads block_backward(const CoreAttention& layer, OpContext& op, const Block& blo
                      const at::Tensor& grad) {
   const Heads& heads = block.heads;
   const std::string& suffix = block.suffix;
-  const at::Tensor grad_probabilities =
-      op.compute("attention.context.dgrad_probabilities" + suffix,
-                 [&] { return at::bmm(grad, layer.repeated(heads.value).transpose(1, 2)); });
+  const at::Tensor grad_probabilities = op.compute(
+      "attention.context.dgrad_probabilities" + suffix,
+      [&] { return batched_product(grad, layer.repeated(heads.value).transpose(1, 2)); });
   Heads grads;
   grads.value = op.compute("attention.context.dgrad_values" + suffix, [&] {
-    return layer.sum_repeats(at::bmm(block.probabilities.transpose(1, 2), grad));
+    return layer.sum_repeats(batched_product(block.probabilities.transpose(1, 2), grad));
   });
   const at::Tensor grad_scores = op.compute("softmax.backward" + suffix, [&] {
     if (!block.row_sums.defined()) {
       return layer.softmax_backward(grad_probabilities, block.probabilities);
     }
-    at::Tensor scaled = grad_probabilities;
-    return scaled.sub_(block.row_sums).mul_(block.probabilities).mul_(layer.scale());
+    at::Tensor scaled = widened(grad_probabilities);
+    scaled.sub_(block.row_sums).mul_(block.probabilities).mul_(layer.scale());
+    return rounded(scaled, grad_probabilities);
   });
   grads.query = op.compute("attention.scores.dgrad_query" + suffix,
-                           [&] { return at::bmm(grad_scores, layer.repeated(heads.key)); });
+                           [&] { return batched_product(grad_scores, layer.repeated(heads.key)); });
   grads.key = op.compute("attention.scores.dgrad_key" + suffix, [&] {
-    return layer.sum_repeats(at::bmm(heads.query.transpose(1, 2), grad_scores).transpose(1, 2));
+    return layer.sum_repeats(
+        batched_product(heads.query.transpose(1, 2), grad_scores).transpose(1, 2));
   });
   return grads;
 }
@@ -149,7 +151,7 @@ at::Tensor attend_whole(const CoreAttention& layer, OpContext& op, const Heads& 
                         at::Tensor& probabilities) {
   probabilities = layer.attend(op, [&] { return heads; });
   return op.compute("attention.context",
-                    [&] { return at::bmm(probabilities, layer.repeated(heads.value)); });
+                    [&] { return batched_product(probabilities, layer.repeated(heads.value)); });
 }
 
 ContextResult gathered_forward(const CoreAttention& layer, OpContext& op, const Heads& own) {
@@ -190,21 +192,24 @@ Heads traded_backward(const CoreAttention& layer, OpContext& op, const variable_
   return trade_gradients_back(layer, op, grads);
 }
 
-/// What a block of a ring knows of its softmax, [samples * heads, queries, .].
+/// What a block of a ring knows of its softmax, [samples * heads, queries, .]. All but the
+/// exponentials are fp32.
 struct RingBlock {
   at::Tensor exponentials;  ///< of scores less the row's maximum
   at::Tensor maximum, sum;
   at::Tensor output;  ///< exponentials * values
 };
 
-RingBlock exponentiate(const CoreAttention& layer, at::Tensor scores, int step) {
-  layer.mask(scores, step);
+RingBlock exponentiate(const CoreAttention& layer, const at::Tensor& scores, int step) {
+  at::Tensor wide = widened(scores);
+  layer.mask(wide, step);
   RingBlock block;
-  block.maximum = scores.amax(-1, true);
+  block.maximum = wide.amax(-1, true);
   // A row may see nothing of a block: its maximum is -infinity, and its exponentials are 0.
   const at::Tensor finite = block.maximum.clamp_min(std::numeric_limits<float>::lowest());
-  block.exponentials = scores.sub_(finite).exp_();
-  block.sum = block.exponentials.sum(-1, true);
+  wide.sub_(finite).exp_();
+  block.sum = wide.sum(-1, true);
+  block.exponentials = rounded(wide, scores);
   return block;
 }
 
@@ -246,18 +251,19 @@ ContextResult ring_forward(const CoreAttention& layer, OpContext& op, const Head
     Heads heads;
     unpack(message, heads, own.key);
     const at::Tensor scores = op.compute("attention.scores" + at_step(step), [&] {
-      return at::bmm(own.query, layer.repeated(heads.key).transpose(1, 2));
+      return batched_product(own.query, layer.repeated(heads.key).transpose(1, 2));
     });
     blocks.push_back(
         op.compute("softmax" + at_step(step), [&] { return exponentiate(layer, scores, step); }));
     blocks.back().output = op.compute("attention.context" + at_step(step), [&] {
-      return at::bmm(blocks.back().exponentials, layer.repeated(heads.value));
+      return at::bmm(widened(blocks.back().exponentials), widened(layer.repeated(heads.value)));
     });
     exchange.wait();
     message = arriving;
   }
   ContextResult result;
-  result.output = op.compute("attention.merge", [&] { return layer.merge(merge_blocks(blocks)); });
+  result.output = op.compute("attention.merge",
+                             [&] { return rounded(layer.merge(merge_blocks(blocks)), own.query); });
   result.saved = {own.query, own.key, own.value};
   for (const RingBlock& block : blocks) result.saved.push_back(block.exponentials);
   return result;
@@ -270,7 +276,7 @@ Heads ring_backward(const CoreAttention& layer, OpContext& op, const ContextResu
   const int ranks = ranks_of(layer);
   const variable_list& saved = result.saved;
   const at::Tensor grad = layer.split_output(grad_output);
-  const at::Tensor row_sums = (grad * layer.split_output(result.output)).sum(-1, true);
+  const at::Tensor row_sums = (widened(grad) * layer.split_output(result.output)).sum(-1, true);
   Heads sum;
   at::Tensor message = pack(saved[1], saved[2]);
   at::Tensor travelled;
@@ -287,7 +293,7 @@ Heads ring_backward(const CoreAttention& layer, OpContext& op, const ContextResu
         at_step(step), {saved[0], {}, {}}, saved[3 + static_cast<std::size_t>(step)], row_sums};
     unpack(message, block.heads, saved[1]);
     const Heads grads = block_backward(layer, op, block, grad);
-    sum.query = sum.query.defined() ? sum.query.add_(grads.query) : grads.query;
+    sum.query = sum.query.defined() ? sum.query.add_(grads.query) : widened(grads.query);
     const at::Tensor home = at::empty_like(message);
     travelling.push_back(op.start_exchange(
         "cp.exchange_grad_kv" + at_step(step),
@@ -301,6 +307,7 @@ Heads ring_backward(const CoreAttention& layer, OpContext& op, const ContextResu
   }
   for (Pending& pending : travelling) pending.wait();
   unpack(travelled, sum, saved[1]);
+  sum.query = rounded(sum.query, grad);
   return sum;
 }
 

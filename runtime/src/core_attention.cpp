@@ -120,20 +120,21 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     at::Tensor grad;
     const at::Tensor grad_probabilities = op.compute("attention.context.dgrad_probabilities", [&] {
       grad = layer.split_output(grads[0]);
-      return at::bmm(grad, layer.repeated(saved[2]).transpose(1, 2));
+      return batched_product(grad, layer.repeated(saved[2]).transpose(1, 2));
     });
     CoreAttention::Heads heads;
     heads.value = op.compute("attention.context.dgrad_values",
-                             [&] { return at::bmm(probabilities.transpose(1, 2), grad); });
+                             [&] { return batched_product(probabilities.transpose(1, 2), grad); });
     const at::Tensor grad_scores = op.compute("softmax.backward", [&] {
       return layer.softmax_backward(grad_probabilities, probabilities);
     });
-    heads.query = op.compute("attention.scores.dgrad_query",
-                             [&] { return at::bmm(grad_scores, layer.repeated(saved[1])); });
+    heads.query = op.compute("attention.scores.dgrad_query", [&] {
+      return batched_product(grad_scores, layer.repeated(saved[1]));
+    });
     const bool is_rotary = layer.scope().model->positions == models::Positions::Rotary;
     at::Tensor result;
     op.compute("attention.scores.dgrad_key", [&] {
-      heads.key = at::bmm(saved[0].transpose(1, 2), grad_scores).transpose(1, 2);
+      heads.key = batched_product(saved[0].transpose(1, 2), grad_scores).transpose(1, 2);
       if (!is_rotary) result = layer.merge_gradients(heads);
     });
     if (is_rotary) {
@@ -209,7 +210,9 @@ at::Tensor CoreAttention::repeated(const at::Tensor& shared) const {
 at::Tensor CoreAttention::sum_repeats(const at::Tensor& grad) const {
   if (kv_heads_ == heads_) return grad;
   const std::int64_t repeats = heads_ / kv_heads_;
-  return grad.reshape({grad.size(0) / repeats, repeats, grad.size(1), grad.size(2)}).sum(1);
+  const at::Tensor wide = widened(grad);
+  return rounded(wide.reshape({grad.size(0) / repeats, repeats, grad.size(1), grad.size(2)}).sum(1),
+                 grad);
 }
 
 at::Tensor CoreAttention::split_output(const at::Tensor& output) const {
@@ -237,7 +240,7 @@ bool CoreAttention::is_recomputed() const {
 at::Tensor CoreAttention::attend(OpContext& op, const std::function<Heads()>& split_heads) const {
   const at::Tensor scores = op.compute("attention.scores", [&] {
     const Heads heads = split_heads();
-    return at::bmm(heads.query, repeated(heads.key).transpose(1, 2));
+    return batched_product(heads.query, repeated(heads.key).transpose(1, 2));
   });
   return op.compute("softmax", [&] { return softmax(scores); });
 }
@@ -245,12 +248,13 @@ at::Tensor CoreAttention::attend(OpContext& op, const std::function<Heads()>& sp
 at::Tensor CoreAttention::weigh(OpContext& op, const at::Tensor& probabilities,
                                 const at::Tensor& value) const {
   return op.compute("attention.context",
-                    [&] { return merge(at::bmm(probabilities, repeated(value))); });
+                    [&] { return merge(batched_product(probabilities, repeated(value))); });
 }
 
-at::Tensor CoreAttention::softmax(at::Tensor scores) const {
-  mask(scores, 0);
-  return at::softmax(scores, -1);
+at::Tensor CoreAttention::softmax(const at::Tensor& scores) const {
+  at::Tensor wide = widened(scores);
+  mask(wide, 0);
+  return rounded(at::softmax(wide, -1), scores);
 }
 
 double CoreAttention::scale() const {
@@ -265,15 +269,18 @@ void CoreAttention::mask(at::Tensor& scores, int block) const {
 
 at::Tensor CoreAttention::softmax_backward(const at::Tensor& grad,
                                            const at::Tensor& probabilities) const {
-  return at::_softmax_backward_data(grad, probabilities, -1, at::kFloat).mul_(scale());
+  const at::Tensor wide =
+      at::_softmax_backward_data(widened(grad), widened(probabilities), -1, at::kFloat);
+  return rounded(wide.mul_(scale()), grad);
 }
 
 void CoreAttention::rotate(at::Tensor& by_head, double direction) const {
-  const std::vector<at::Tensor> halves = by_head.chunk(2, -1);
+  const std::vector<at::Tensor> halves = widened(by_head).chunk(2, -1);
   const at::Tensor& cosine = scope_.tables.cosine;
   const at::Tensor sine = scope_.tables.sine * direction;
-  by_head =
+  const at::Tensor turned =
       at::cat({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, -1);
+  by_head = rounded(turned, by_head);
 }
 
 at::Tensor CoreAttention::forward(const at::Tensor& qkv) {

@@ -39,7 +39,7 @@ class CoreAttention : public torch::nn::Module {
   at::Tensor attend(OpContext& op, const std::function<Heads()>& split_heads) const;
   /// Kernel attention.context: values weighed by `probabilities`.
   at::Tensor weigh(OpContext& op, const at::Tensor& probabilities, const at::Tensor& value) const;
-  /// Scales `scores` and hides what the block's mask hides.
+  /// Scales fp32 `scores` and hides what the block's mask hides.
   void mask(at::Tensor& scores, int block) const;
   /// Of scores: 1 / sqrt(head size).
   double scale() const;
@@ -54,8 +54,8 @@ class CoreAttention : public torch::nn::Module {
 
  private:
   at::Tensor by_head(const at::Tensor& part, std::int64_t heads) const;
-  /// Scale, causal mask, softmax; overwrites `scores`.
-  at::Tensor softmax(at::Tensor scores) const;
+  /// Scale, causal mask, softmax; overwrites `scores` in fp32.
+  at::Tensor softmax(const at::Tensor& scores) const;
 
   const StageScope& scope_;
   std::int64_t heads_ = 0, kv_heads_ = 0, head_size_ = 0;

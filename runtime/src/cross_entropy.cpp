@@ -44,7 +44,7 @@ struct CrossEntropyFunction : torch::autograd::Function<CrossEntropyFunction> {
                             const CrossEntropy* layer) {
     const StageScope& scope = layer->scope();
     OpContext& op = scope.context();
-    const at::Tensor logits = input.detach();
+    const at::Tensor logits = widened(input.detach());
     at::Tensor maximum;
     if (op.tp_size() > 1) {
       // The maximum must be known before the kernel that the Program lists next.
@@ -64,6 +64,7 @@ struct CrossEntropyFunction : torch::autograd::Function<CrossEntropyFunction> {
       op.all_reduce("tp.sum", terms.sum, Reduction::Sum);
     }
     graph->save_for_backward({terms.exponentials, terms.sum.reciprocal(), terms.column});
+    graph->saved_data["format"] = static_cast<std::int64_t>(input.scalar_type());
     ModulePointer<CrossEntropy>::save(graph, layer);
     return (terms.sum.to(at::kDouble).log_() - terms.target).mean();
   }
@@ -76,7 +77,8 @@ struct CrossEntropyFunction : torch::autograd::Function<CrossEntropyFunction> {
       at::Tensor probabilities = saved[0] * (saved[1] * weight).unsqueeze(1);
       const at::Tensor index = saved[2].clamp_min(0).unsqueeze(1);
       const at::Tensor own = saved[2].ge(0).to(at::kFloat).mul_(-weight).unsqueeze(1);
-      return probabilities.scatter_add_(1, index, own);
+      probabilities.scatter_add_(1, index, own);
+      return probabilities.to(static_cast<at::ScalarType>(graph->saved_data["format"].toInt()));
     });
     return {grad, at::Tensor(), at::Tensor()};
   }

@@ -62,13 +62,14 @@ EmbeddingLayer::Local EmbeddingLayer::localise(const at::Tensor& tokens) const {
 at::Tensor EmbeddingLayer::look_up(const at::Tensor& tokens) const {
   const Local local = localise(tokens);
   const at::Tensor rows = at::index_select(options_.words->value, 0, local.index);
-  return scope_.split->tp == 1 ? rows : rows * local.is_own.to(at::kFloat).unsqueeze(1);
+  return scope_.split->tp == 1 ? rows : rows * local.is_own.to(rows.scalar_type()).unsqueeze(1);
 }
 
 void EmbeddingLayer::accumulate_words(const at::Tensor& tokens, const at::Tensor& grad) const {
   const Local local = localise(tokens);
+  const at::Tensor wide = widened(grad);
   const at::Tensor own =
-      scope_.split->tp == 1 ? grad : grad * local.is_own.to(at::kFloat).unsqueeze(1);
+      scope_.split->tp == 1 ? wide : wide * local.is_own.to(at::kFloat).unsqueeze(1);
   options_.words->grad.index_add_(0, local.index, own);
 }
 
@@ -89,8 +90,8 @@ void EmbeddingLayer::add_positions(at::Tensor& rows) const {
 void EmbeddingLayer::accumulate_positions(const at::Tensor& grad) const {
   const std::int64_t samples = scope_.split->microbatch_size;
   const std::int64_t positions = grad.size(0) / samples;
-  options_.positions->grad.index_add_(0, own_positions(),
-                                      grad.view({positions, samples, grad.size(1)}).sum(1));
+  options_.positions->grad.index_add_(
+      0, own_positions(), widened(grad).view({positions, samples, grad.size(1)}).sum(1));
 }
 
 }  // namespace foresail::runtime

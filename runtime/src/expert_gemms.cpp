@@ -44,7 +44,7 @@ at::Tensor expert_forward(OpContext& op, const std::string& linear, const Expert
   const auto experts = static_cast<std::int64_t>(rows.counts.size());
   if (rows.is_batched) {
     return op.compute(batch_name(op, linear, ""), [&] {
-      at::Tensor output = at::bmm(by_expert(input, rows), weight.value.transpose(1, 2));
+      at::Tensor output = batched_product(by_expert(input, rows), weight.value.transpose(1, 2));
       if (bias != nullptr) output.add_(bias->value.unsqueeze(1));
       return output.view({input.size(0), -1});
     });
@@ -55,7 +55,7 @@ at::Tensor expert_forward(OpContext& op, const std::string& linear, const Expert
     if (count == 0) return;
     at::Tensor part = output.narrow(0, rows.first(expert), count);
     const at::Tensor own = input.narrow(0, rows.first(expert), count);
-    at::mm_out(part, own, weight.value.select(0, expert).t());
+    set_product(part, own, weight.value.select(0, expert).t());
     if (bias != nullptr) part.add_(bias->value.select(0, expert));
   });
   return output;
@@ -66,7 +66,7 @@ at::Tensor expert_input_gradient(OpContext& op, const std::string& linear, const
   const auto experts = static_cast<std::int64_t>(rows.counts.size());
   if (rows.is_batched) {
     return op.compute(batch_name(op, linear, ".dgrad"), [&] {
-      return at::bmm(by_expert(grad, rows), weight.value).view({grad.size(0), -1});
+      return batched_product(by_expert(grad, rows), weight.value).view({grad.size(0), -1});
     });
   }
   const at::Tensor result = at::empty({grad.size(0), weight.value.size(2)}, grad.options());
@@ -74,7 +74,7 @@ at::Tensor expert_input_gradient(OpContext& op, const std::string& linear, const
     const std::int64_t count = rows.counts[static_cast<std::size_t>(expert)];
     if (count == 0) return;
     at::Tensor part = result.narrow(0, rows.first(expert), count);
-    at::mm_out(part, grad.narrow(0, rows.first(expert), count), weight.value.select(0, expert));
+    set_product(part, grad.narrow(0, rows.first(expert), count), weight.value.select(0, expert));
   });
   return result;
 }
@@ -85,8 +85,9 @@ void expert_weight_gradient(OpContext& op, const std::string& linear, const Expe
   const auto experts = static_cast<std::int64_t>(rows.counts.size());
   if (rows.is_batched) {
     op.compute(batch_name(op, linear, ".wgrad"), [&] {
-      const at::Tensor grads = by_expert(grad, rows);
-      at::Tensor(weight.grad).add_(at::bmm(grads.transpose(1, 2), by_expert(input, rows)));
+      const at::Tensor grads = widened(by_expert(grad, rows));
+      const at::Tensor inputs = widened(by_expert(input, rows));
+      at::Tensor(weight.grad).add_(at::bmm(grads.transpose(1, 2), inputs));
       if (bias != nullptr) at::Tensor(bias->grad).add_(grads.sum(1));
     });
     return;
@@ -95,9 +96,8 @@ void expert_weight_gradient(OpContext& op, const std::string& linear, const Expe
     const std::int64_t count = rows.counts[static_cast<std::size_t>(expert)];
     if (count == 0) return;
     const at::Tensor own = grad.narrow(0, rows.first(expert), count);
-    at::Tensor target = weight.grad.select(0, expert);
-    at::addmm_out(target, target, own.t(), input.narrow(0, rows.first(expert), count));
-    if (bias != nullptr) bias->grad.select(0, expert).add_(own.sum(0));
+    add_product(weight.grad.select(0, expert), own.t(), input.narrow(0, rows.first(expert), count));
+    if (bias != nullptr) bias->grad.select(0, expert).add_(widened(own).sum(0));
   });
 }
 

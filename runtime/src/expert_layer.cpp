@@ -65,7 +65,7 @@ class ExpertPass {
   at::Tensor forward(const at::Tensor& input) {
     state_.input = input;
     const at::Tensor logits =
-        op_.compute("router", [&] { return at::mm(input, options().router->value.t()); });
+        op_.compute("router", [&] { return product(input, options().router->value.t()); });
     op_.compute("router.topk", [&] { state_.routing = route(experts(), logits); });
     if (experts().balance_loss > 0) count_sequences();
     state_.exchange = plan_exchange(place_, all_counts());
@@ -81,7 +81,8 @@ class ExpertPass {
     state_.returned = moving.rows;
     at::Tensor output = op_.compute("unpermute", [&] {
       const at::Tensor weights = state_.routing.weights.unsqueeze(-1);
-      return (state_.routing.rows_to_copies(state_.returned) * weights).sum(1);
+      const at::Tensor copies = state_.routing.rows_to_copies(state_.returned);
+      return rounded((copies * weights).sum(1), input);
     });
     if (!is_overlapped_) {
       shared_in();
@@ -108,8 +109,9 @@ class ExpertPass {
     moving = carry_home({"etp.scatter_grad_experts", "ep.dispatch_grad"}, made);
     if (is_overlapped_) shared_in_backward(input_grad);
     moving.wait();
-    op_.compute("permute.backward",
-                [&] { input_grad.add_(state_.routing.rows_to_copies(moving.rows).sum(1)); });
+    op_.compute("permute.backward", [&] {
+      input_grad.add_(widened(state_.routing.rows_to_copies(moving.rows)).sum(1));
+    });
     route_backward(weight_grads, input_grad);
     return input_grad;
   }
@@ -146,7 +148,7 @@ class ExpertPass {
 
   std::optional<std::int64_t> planned(std::int64_t rows) const {
     if (layer_.is_dropless()) return std::nullopt;
-    return rows * hidden() * size_of(DType::Fp32);
+    return rows * hidden() * static_cast<std::int64_t>(state_.input.element_size());
   }
 
   /// To the ranks of the experts, and to all ranks of their tensor-parallel groups.
@@ -271,8 +273,8 @@ class ExpertPass {
   at::Tensor unpermute_backward(const at::Tensor& grad, at::Tensor& weight_grads) const {
     const Routing& routing = state_.routing;
     const at::Tensor by_token = grad.unsqueeze(1);
-    weight_grads = (routing.rows_to_copies(state_.returned) * by_token).sum(-1);
-    const at::Tensor copies = by_token * routing.weights.unsqueeze(-1);
+    weight_grads = (widened(routing.rows_to_copies(state_.returned)) * by_token).sum(-1);
+    const at::Tensor copies = rounded(by_token * routing.weights.unsqueeze(-1), grad);
     return routing.copies_to_rows(copies.view({-1, grad.size(1)}));
   }
 
@@ -290,13 +292,10 @@ class ExpertPass {
       }
       return at::_softmax_backward_data(grads, routing.probabilities, -1, at::kFloat);
     });
-    op_.compute("router.dgrad", [&] { input_grad.add_(at::mm(logits, options().router->value)); });
+    op_.compute("router.dgrad", [&] { input_grad.add_(product(logits, options().router->value)); });
     layer_.scope().on_weights(
         [router = options().router, logits, input = state_.input](OpContext& at) {
-          at.compute("router.wgrad", [&] {
-            at::Tensor target = router->grad;
-            at::addmm_out(target, target, logits.t(), input);
-          });
+          at.compute("router.wgrad", [&] { add_product(router->grad, logits.t(), input); });
         });
   }
 
@@ -318,8 +317,8 @@ class ExpertPass {
     if (options().shared_gate != nullptr) {
       shared = op_.compute("shared.scale", [&] {
         const at::Tensor& weight = options().shared_gate->value;
-        state_.gate = (state_.input * weight).sum(-1, true).sigmoid_();
-        return shared * state_.gate;
+        state_.gate = (widened(state_.input) * weight).sum(-1, true).sigmoid_();
+        return rounded(shared * state_.gate, shared);
       });
     }
     op_.compute("shared.add", [&] { output.add_(shared); });
@@ -331,11 +330,11 @@ class ExpertPass {
     if (options().shared_gate != nullptr) {
       scaled = op_.compute("shared.scale.backward", [&] {
         const at::Tensor& gate = state_.gate;
-        const at::Tensor along = (grad * state_.shared_out.output.detach()).sum(-1, true);
+        const at::Tensor along = (widened(grad) * state_.shared_out.output.detach()).sum(-1, true);
         const at::Tensor slope = along * gate * (1 - gate);
         input_grad.add_(slope * options().shared_gate->value);
         options().shared_gate->grad.add_((slope * state_.input).sum(0));
-        return grad * gate;
+        return rounded(grad * gate, grad);
       });
     }
     shared_grad_ = state_.shared_out.backward(scaled);
@@ -420,7 +419,7 @@ void take_experts(const StageScope& scope, Bucket& bucket, const std::string& pr
                        .first_column = 0,
                        .columns = hidden,
                        .total_columns = hidden};
-      fill_normal(options.fc1->value.select(0, expert).narrow(
+      fill_normal(options.fc1->master.select(0, expert).narrow(
                       0, static_cast<std::int64_t>(part) * ffn, ffn),
                   name + parts[part], rows, scope.seed, kInitialDeviation);
     }
@@ -429,7 +428,8 @@ void take_experts(const StageScope& scope, Bucket& bucket, const std::string& pr
                         .first_column = place.etp * ffn,
                         .columns = ffn,
                         .total_columns = model.experts.ffn};
-    fill_normal(options.fc2->value.select(0, expert), name + "fc2", columns, scope.seed, deviation);
+    fill_normal(options.fc2->master.select(0, expert), name + "fc2", columns, scope.seed,
+                deviation);
   }
 }
 

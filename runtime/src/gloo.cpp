@@ -11,6 +11,7 @@
 #include <gloo/transport/tcp/device.h>
 
 #include <atomic>
+#include <type_traits>
 
 #include "foresail/base/error.h"
 
@@ -55,10 +56,32 @@ char* bytes_of(const Tensor& tensor) {
   return static_cast<char*>(tensor.data_ptr());
 }
 
-float* floats_of(const Tensor& tensor) {
+template <class Element>
+Element* elements_of(const Tensor& tensor) {
   FORESAIL_EXPECT(tensor.is_contiguous());
-  FORESAIL_EXPECT(tensor.scalar_type() == at::kFloat);
-  return tensor.data_ptr<float>();
+  return tensor.data_ptr<Element>();
+}
+
+/// Gloo's reductions of bf16: each adds two terms in fp32 and rounds, so that what travels has the
+/// Program's bytes and sums are formed in the order of the ring, as in fp32.
+void sum_bf16(void* to, const void* a, const void* b, std::size_t count) {
+  const auto* first = static_cast<const at::BFloat16*>(a);
+  const auto* second = static_cast<const at::BFloat16*>(b);
+  auto* sum = static_cast<at::BFloat16*>(to);
+  for (std::size_t i = 0; i < count; ++i) {
+    sum[i] = static_cast<float>(first[i]) + static_cast<float>(second[i]);
+  }
+}
+
+/// Calls `work` with a pointer of the tensor's type: fp32 or bf16.
+template <class Work>
+void with_elements(const Tensor& tensor, const Work& work) {
+  FORESAIL_EXPECT(tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16);
+  if (tensor.scalar_type() == at::kFloat) {
+    work(elements_of<float>(tensor));
+  } else {
+    work(elements_of<at::BFloat16>(tensor));
+  }
 }
 
 class GlooCommunicator : public Communicator {
@@ -73,9 +96,14 @@ class GlooCommunicator : public Communicator {
   void all_reduce(Tensor& tensor, Reduction reduction) override {
     guarded("all_reduce", byte_size(tensor), [&] {
       gloo::AllreduceOptions options(context_);
-      options.setOutput(floats_of(tensor), static_cast<std::size_t>(tensor.numel()));
+      with_elements(tensor, [&](auto* elements) {
+        options.setOutput(elements, static_cast<std::size_t>(tensor.numel()));
+      });
       using Reduce = void (*)(void*, const void*, const void*, std::size_t);
-      const Reduce sum = &gloo::sum<float>;
+      const bool is_fp32 = tensor.scalar_type() == at::kFloat;
+      FORESAIL_EXPECT(is_fp32 || reduction == Reduction::Sum);
+      const Reduce sum_fp32 = &gloo::sum<float>;
+      const Reduce sum = is_fp32 ? sum_fp32 : &sum_bf16;
       const Reduce max = &gloo::max<float>;
       options.setReduceFunction(reduction == Reduction::Sum ? sum : max);
       options.setTag(next_tag());
@@ -96,7 +124,14 @@ class GlooCommunicator : public Communicator {
 
   void reduce_scatter(const Tensor& input, Tensor& output) override {
     FORESAIL_EXPECT(input.numel() == output.numel() * size());
-    guarded("reduce_scatter", byte_size(input), [&] { ring_reduce_scatter(input, output); });
+    FORESAIL_EXPECT(input.scalar_type() == output.scalar_type());
+    guarded("reduce_scatter", byte_size(input), [&] {
+      with_elements(input, [&](const auto* elements) {
+        using Element = std::remove_const_t<std::remove_pointer_t<decltype(elements)>>;
+        this->ring_reduce_scatter(elements, elements_of<Element>(output),
+                                  static_cast<std::size_t>(output.numel()));
+      });
+    });
   }
 
   void broadcast(Tensor& tensor, int root) override {
@@ -170,26 +205,26 @@ class GlooCommunicator : public Communicator {
   /// Ring: in step k a rank passes on the part that ends up with the rank k+1 places before it,
   /// so that after size-1 steps part r has visited every rank and arrives at r. Sums are formed in
   /// ring order, ending with the owner's own term.
-  void ring_reduce_scatter(const Tensor& input, Tensor& output) {
+  template <class Element>
+  void ring_reduce_scatter(const Element* source, Element* target, std::size_t part) {
     const int n = size();
-    const std::size_t part = static_cast<std::size_t>(output.numel());
-    const float* source = floats_of(input);
-    float* target = floats_of(output);
     const auto part_of = [&](int shift) {
       return source + static_cast<std::size_t>((rank() + shift + n) % n) * part;
     };
-    std::vector<float> outgoing(part_of(-1), part_of(-1) + part);
-    std::vector<float> incoming(part);
+    std::vector<Element> outgoing(part_of(-1), part_of(-1) + part);
+    std::vector<Element> incoming(part);
     const std::uint64_t slot = gloo::Slot::build(kReduceScatterSlot, next_tag());
     for (int step = 0; step + 1 < n; ++step) {
-      auto out = context_->createUnboundBuffer(outgoing.data(), part * sizeof(float));
-      auto in = context_->createUnboundBuffer(incoming.data(), part * sizeof(float));
+      auto out = context_->createUnboundBuffer(outgoing.data(), part * sizeof(Element));
+      auto in = context_->createUnboundBuffer(incoming.data(), part * sizeof(Element));
       out->send((rank() + 1) % n, slot);
       in->recv((rank() + n - 1) % n, slot);
       wait(in->waitRecv(context_->getTimeout()));
       wait(out->waitSend(context_->getTimeout()));
-      const float* own = part_of(-2 - step);
-      for (std::size_t i = 0; i < part; ++i) outgoing[i] = incoming[i] + own[i];
+      const Element* own = part_of(-2 - step);
+      for (std::size_t i = 0; i < part; ++i) {
+        outgoing[i] = static_cast<float>(incoming[i]) + static_cast<float>(own[i]);
+      }
     }
     std::copy(outgoing.begin(), outgoing.end(), target);
   }

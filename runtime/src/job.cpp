@@ -54,9 +54,10 @@ void check_layout(const Job& job) {
   demand(job.optimizer_offload == 0 ? Support::Yes : Support::No, "layout.optimizer_offload",
          fmt::format("{}", job.optimizer_offload), "0");
   demand_switch(split.overlap_tp, false, "layout.overlap.tp");
-  demand_choice(job.training.precision, DType::Fp32, "training.precision");
+  const DType precision = job.training.precision;
+  demand(precision == DType::Fp32 || precision == DType::Bf16 ? Support::Yes : Support::No,
+         "training.precision", to_string(precision), "fp32, bf16");
   demand_choice(job.training.gradient_dtype, DType::Fp32, "training.gradient_dtype");
-  demand_choice(job.training.optimizer, program::Optimizer::Adam, "training.optimizer");
 }
 
 void check_stack(const models::Stack& stack) {

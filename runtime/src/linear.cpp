@@ -5,12 +5,11 @@ namespace {
 
 /// weight.grad += grad^T input, the GEMM of a weight gradient.
 void accumulate_weight(const Parameter& weight, const at::Tensor& grad, const at::Tensor& input) {
-  at::Tensor target = weight.grad;
-  at::addmm_out(target, target, grad.t(), input);
+  add_product(weight.grad, grad.t(), input);
 }
 
 void accumulate_bias(const std::shared_ptr<Parameter>& bias, const at::Tensor& grad) {
-  if (bias != nullptr) bias->grad.add_(grad.sum(0));
+  if (bias != nullptr) bias->grad.add_(widened(grad).sum(0));
 }
 
 struct ColumnFunction : torch::autograd::Function<ColumnFunction> {
@@ -24,8 +23,8 @@ struct ColumnFunction : torch::autograd::Function<ColumnFunction> {
     ModulePointer<ColumnLinear>::save(graph, layer);
     return op.compute(options.kernel, [&] {
       const at::Tensor weight = options.weight->value.t();
-      return options.bias == nullptr ? at::mm(whole, weight)
-                                     : at::addmm(options.bias->value, whole, weight);
+      return options.bias == nullptr ? product(whole, weight)
+                                     : product(options.bias->value, whole, weight);
     });
   }
 
@@ -44,7 +43,7 @@ struct ColumnFunction : torch::autograd::Function<ColumnFunction> {
     OpContext& op = layer.scope().context();
     const ColumnLinear::Options& options = layer.options();
     const at::Tensor dgrad =
-        op.compute(options.kernel + ".dgrad", [&] { return at::mm(grad, options.weight->value); });
+        op.compute(options.kernel + ".dgrad", [&] { return product(grad, options.weight->value); });
     Pending reduction;
     if (op.tp_size() > 1) {
       reduction = op.start_all_reduce("tp.reduce_" + options.kernel, dgrad, Reduction::Sum);
@@ -68,7 +67,7 @@ struct ColumnFunction : torch::autograd::Function<ColumnFunction> {
     const at::Tensor whole = at::empty({grad.size(0), input.size(1)}, input.options());
     Pending gathering = op.start_all_gather("tp.regather_" + options.kernel, input, whole);
     const at::Tensor dgrad =
-        op.compute(options.kernel + ".dgrad", [&] { return at::mm(grad, options.weight->value); });
+        op.compute(options.kernel + ".dgrad", [&] { return product(grad, options.weight->value); });
     const at::Tensor shard = at::empty_like(input);
     Pending scattering = op.start_reduce_scatter("tp.scatter_" + options.kernel, dgrad, shard);
     gathering.wait();
@@ -93,7 +92,7 @@ struct ColumnFunction : torch::autograd::Function<ColumnFunction> {
       });
     });
     const at::Tensor dgrad =
-        op.compute(options.kernel + ".dgrad", [&] { return at::mm(grad, options.weight->value); });
+        op.compute(options.kernel + ".dgrad", [&] { return product(grad, options.weight->value); });
     return op.reduce_scatter("tp.scatter_" + options.kernel, dgrad);
   }
 };
@@ -105,7 +104,7 @@ struct RowFunction : torch::autograd::Function<RowFunction> {
     graph->save_for_backward({input});
     ModulePointer<RowLinear>::save(graph, layer);
     const at::Tensor partial =
-        op.compute(options.kernel, [&] { return at::mm(input, options.weight->value.t()); });
+        op.compute(options.kernel, [&] { return product(input, options.weight->value.t()); });
     if (op.tp_size() == 1) return partial;
     const std::string name = "tp.reduce_" + options.kernel;
     if (layer->scope().has_sequence_shards()) return op.reduce_scatter(name, partial);
@@ -123,7 +122,7 @@ struct RowFunction : torch::autograd::Function<RowFunction> {
       grad = op.all_gather("tp.gather_grad_" + options.kernel, grad);
     }
     const at::Tensor dgrad =
-        op.compute(options.kernel + ".dgrad", [&] { return at::mm(grad, options.weight->value); });
+        op.compute(options.kernel + ".dgrad", [&] { return product(grad, options.weight->value); });
     layer.scope().on_weights([&options, grad, input](OpContext& at) {
       at.compute(options.kernel + ".wgrad",
                  [&] { accumulate_weight(*options.weight, grad, input); });

@@ -18,14 +18,13 @@ struct InnerGraphs : torch::CustomClassHolder {
 at::Tensor linear(const at::Tensor& input, const Parameter& weight,
                   const std::shared_ptr<Parameter>& bias) {
   const at::Tensor transposed = weight.value.t();
-  return bias == nullptr ? at::mm(input, transposed) : at::addmm(bias->value, input, transposed);
+  return bias == nullptr ? product(input, transposed) : product(bias->value, input, transposed);
 }
 
 void accumulate(const Parameter& weight, const std::shared_ptr<Parameter>& bias,
                 const at::Tensor& grad, const at::Tensor& input) {
-  at::Tensor target = weight.grad;
-  at::addmm_out(target, target, grad.t(), input);
-  if (bias != nullptr) bias->grad.add_(grad.sum(0));
+  add_product(weight.grad, grad.t(), input);
+  if (bias != nullptr) bias->grad.add_(widened(grad).sum(0));
 }
 
 /// The gradients that reach the two column-parallel layers, and the input they share.
@@ -54,14 +53,12 @@ struct BranchesFunction : torch::autograd::Function<BranchesFunction> {
     run(attention, [&](const at::Tensor& leaf) { return layer->attention().forward(leaf); });
     drop_values(attention.leaf);
     const at::Tensor sum = op.compute(
-        "proj", [&] { return at::mm(attention.output.detach(), options.proj->value.t()); });
+        "proj", [&] { return product(attention.output.detach(), options.proj->value.t()); });
     activation.leaf =
         op.compute("fc1", [&] { return linear(whole, *options.fc1, options.fc1_bias); });
     run(activation, [&](const at::Tensor& leaf) { return layer->activation().forward(leaf); });
-    op.compute("fc2", [&] {
-      at::Tensor target = sum;
-      at::addmm_out(target, target, activation.output.detach(), options.fc2->value.t());
-    });
+    op.compute("fc2",
+               [&] { add_product(sum, activation.output.detach(), options.fc2->value.t()); });
     graph->save_for_backward({input});
     graph->saved_data["inner"] = c10::IValue::make_capsule(inner);
     ModulePointer<ParallelBranches>::save(graph, layer);
@@ -112,7 +109,7 @@ struct BranchesFunction : torch::autograd::Function<BranchesFunction> {
   static at::Tensor through(const ParallelBranches& layer, const Row& row, InnerGraph& graph) {
     OpContext& op = layer.scope().context();
     const at::Tensor grad_output =
-        op.compute(row.name + ".dgrad", [&] { return at::mm(row.grad, row.weight.value); });
+        op.compute(row.name + ".dgrad", [&] { return product(row.grad, row.weight.value); });
     layer.scope().on_weights([name = row.name, &weight = row.weight, grad = row.grad,
                               output = graph.output.detach()](OpContext& at) {
       at.compute(name + ".wgrad", [&] { accumulate(weight, nullptr, grad, output); });
@@ -125,8 +122,9 @@ struct BranchesFunction : torch::autograd::Function<BranchesFunction> {
 
   static at::Tensor summed(OpContext& op, const ParallelBranches::Options& options,
                            const ColumnGradients& grads) {
-    at::Tensor sum = op.compute("fc1.dgrad", [&] { return at::mm(grads.fc1, options.fc1->value); });
-    op.compute("qkv.dgrad", [&] { at::addmm_out(sum, sum, grads.qkv, options.qkv->value); });
+    at::Tensor sum =
+        op.compute("fc1.dgrad", [&] { return product(grads.fc1, options.fc1->value); });
+    op.compute("qkv.dgrad", [&] { add_product(sum, grads.qkv, options.qkv->value); });
     return sum;
   }
 

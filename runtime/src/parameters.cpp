@@ -2,6 +2,7 @@
 
 #include "foresail/base/error.h"
 #include "foresail/base/rng.h"
+#include "number_format.h"
 
 namespace foresail::runtime {
 
@@ -22,11 +23,17 @@ void fill_normal(at::Tensor target, const std::string& name, const Block& block,
   }
 }
 
-Bucket::Bucket(std::int64_t elements, int shards) : elements_(elements), shards_(shards) {
+bool Parameter::is_matrix() const {
+  return !name.ends_with(".bias") && name.find("norm") == std::string::npos;
+}
+
+Bucket::Bucket(std::int64_t elements, int shards, DType dtype)
+    : elements_(elements), shards_(shards) {
   FORESAIL_EXPECT(elements > 0);
   FORESAIL_EXPECT(shards > 0);
   const std::int64_t padded = (elements + shards - 1) / shards * shards;
-  values_ = at::zeros({padded}, at::kFloat);
+  values_ = at::zeros({padded}, scalar_type(dtype));
+  masters_ = dtype == DType::Fp32 ? values_ : at::zeros({padded}, at::kFloat);
   grads_ = at::zeros({padded}, at::kFloat);
 }
 
@@ -40,10 +47,26 @@ std::shared_ptr<Parameter> Bucket::take(const std::string& name, Spread spread,
   parameter->spread = spread;
   parameter->offset = taken_;
   parameter->value = values_.narrow(0, taken_, count).view(shape);
+  parameter->master = masters_.narrow(0, taken_, count).view(shape);
   parameter->grad = grads_.narrow(0, taken_, count).view(shape);
   taken_ += count;
   parameters_.push_back(parameter);
   return parameter;
+}
+
+void Bucket::make_masters() {
+  FORESAIL_EXPECT(!masters_.defined());
+  masters_ = at::zeros({padded()}, at::kFloat);
+  for (const auto& parameter : parameters_) {
+    parameter->master = masters_.narrow(0, parameter->offset, parameter->value.numel())
+                            .view(parameter->value.sizes());
+  }
+}
+
+void Bucket::drop_masters() {
+  if (masters_.is_same(values_)) return;
+  masters_.reset();
+  for (const auto& parameter : parameters_) parameter->master.reset();
 }
 
 at::Tensor Bucket::shard_of(const at::Tensor& flat, int shard) const {

@@ -1,6 +1,7 @@
 /// \file
-/// Parameters and gradients of one bucket in flat fp32 buffers, so that one collective moves a
-/// whole bucket and the optimizer walks one array.
+/// Parameters and gradients of one bucket in flat buffers, so that one collective moves a whole
+/// bucket and the optimizer walks one array. Parameters have the training's number format, their
+/// masters and gradients fp32.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -10,18 +11,24 @@
 #include <string>
 #include <vector>
 
+#include "foresail/base/dtype.h"
+
 namespace foresail::runtime {
 
 /// How a parameter stands on the ranks of a tensor-parallel group.
 enum class Spread { Sharded, Replicated };
 
-/// One tensor of a bucket. `value` and `grad` are views into the bucket's buffers.
+/// One tensor of a bucket. `value`, `master` and `grad` are views into the bucket's buffers.
 struct Parameter {
   std::string name;
   Spread spread = Spread::Sharded;
   std::int64_t offset = 0;  ///< in elements of the bucket
   at::Tensor value;
+  at::Tensor master;  ///< fp32; there while Bucket::masters() is
   at::Tensor grad;
+
+  /// Weights, which decay and which LAMB scales; biases and norms are none.
+  bool is_matrix() const;
 };
 
 /// A block of rows and columns of a global matrix.
@@ -40,7 +47,7 @@ void fill_normal(at::Tensor target, const std::string& name, const Block& block,
 /// `shards`, the data-parallel ranks that may hold a part each (ZeRO).
 class Bucket {
  public:
-  Bucket(std::int64_t elements, int shards);
+  Bucket(std::int64_t elements, int shards, DType dtype);
 
   /// The next parameter of the bucket. Requires room for it.
   std::shared_ptr<Parameter> take(const std::string& name, Spread spread,
@@ -51,6 +58,11 @@ class Bucket {
   std::int64_t elements() const { return elements_; }
   std::int64_t padded() const { return values_.numel(); }
   at::Tensor& values() { return values_; }
+  /// All parameters in fp32, for whoever fills them: values() itself in fp32. Else a copy that a
+  /// new bucket has until drop_masters().
+  at::Tensor& masters() { return masters_; }
+  void make_masters();  ///< zeros
+  void drop_masters();
   at::Tensor& grads() { return grads_; }
   /// Part `shard` of `flat`, a buffer of this bucket's padded size.
   at::Tensor shard_of(const at::Tensor& flat, int shard) const;
@@ -60,7 +72,7 @@ class Bucket {
   std::int64_t elements_ = 0;
   std::int64_t taken_ = 0;
   int shards_ = 1;
-  at::Tensor values_, grads_;
+  at::Tensor values_, masters_, grads_;
   std::vector<std::shared_ptr<Parameter>> parameters_;  // shared with the modules that use them
 };
 

@@ -158,12 +158,13 @@ at::Tensor Passes::whole_message(Payload payload, OpContext& context,
 
 at::Tensor Passes::message_buffer(Payload payload) const {
   const models::Split& split = job_.split;
+  const at::ScalarType format = scalar_type(job_.training.precision);
   const std::int64_t tokens = split.sequence_length / split.cp * split.microbatch_size;
   if (is_gathered(payload)) {
-    return at::empty({tokens * job_.model.hidden / place_.tp_size}, at::kFloat);
+    return at::empty({tokens * job_.model.hidden / place_.tp_size}, format);
   }
   const std::int64_t shards = split.sequence_parallel ? place_.tp_size : 1;
-  return at::empty({tokens / shards, job_.model.hidden}, at::kFloat);
+  return at::empty({tokens / shards, job_.model.hidden}, format);
 }
 
 double Passes::take_loss() {

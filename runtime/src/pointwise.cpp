@@ -13,23 +13,25 @@ struct Normed {
 Normed norm_forward(const NormLayer& layer, const at::Tensor& input) {
   const NormLayer::Options& options = layer.options();
   if (layer.scope().model->norm == models::Norm::LayerNorm) {
-    auto [output, mean, deviation] = at::native_layer_norm(
-        input, {input.size(-1)}, options.weight->value, options.bias->value, kEpsilon);
-    return {output, {mean, deviation}};
+    auto [output, mean, deviation] =
+        at::native_layer_norm(widened(input), {input.size(-1)}, widened(options.weight->value),
+                              widened(options.bias->value), kEpsilon);
+    return {rounded(output, input), {mean, deviation}};
   }
-  const at::Tensor scale = input.square().mean(-1, true).add_(kEpsilon).rsqrt_();
-  return {(input * scale).mul_(options.weight->value), {scale}};
+  const at::Tensor wide = widened(input);
+  const at::Tensor scale = wide.square().mean(-1, true).add_(kEpsilon).rsqrt_();
+  return {rounded((wide * scale).mul_(options.weight->value), input), {scale}};
 }
 
-/// The gradient of the input; the parameters' gradients go to their bucket.
+/// The gradient of the input in fp32; the parameters' gradients go to their bucket.
 at::Tensor norm_backward(const NormLayer& layer, const at::Tensor& grad,
                          const variable_list& saved) {
   const NormLayer::Options& options = layer.options();
-  const at::Tensor& input = saved[0];
+  const at::Tensor input = widened(saved[0]);
   if (layer.scope().model->norm == models::Norm::LayerNorm) {
     auto [grad_input, grad_weight, grad_bias] = at::native_layer_norm_backward(
-        grad, input, {input.size(-1)}, saved[1], saved[2], options.weight->value,
-        options.bias->value, {true, true, true});
+        grad, input, {input.size(-1)}, saved[1], saved[2], widened(options.weight->value),
+        widened(options.bias->value), {true, true, true});
     options.weight->grad.add_(grad_weight);
     options.bias->grad.add_(grad_bias);
     return grad_input;
@@ -65,7 +67,11 @@ struct NormFunction : torch::autograd::Function<NormFunction> {
     const std::string kernel = layer.options().kernel + ".backward";
     const variable_list saved = graph->get_saved_variables();
     return {layer.scope().context().compute(
-                kernel, [&] { return norm_backward(layer, grads[0].contiguous(), saved); }),
+                kernel,
+                [&] {
+                  const at::Tensor grad = widened(grads[0].contiguous());
+                  return rounded(norm_backward(layer, grad, saved), saved[0]);
+                }),
             at::Tensor()};
   }
 };
@@ -85,7 +91,10 @@ struct ResidualNormFunction : torch::autograd::Function<ResidualNormFunction> {
     const variable_list saved = graph->get_saved_variables();
     return {layer.scope().context().compute(
                 kernel,
-                [&] { return norm_backward(layer, grads[0].contiguous(), saved).add_(grads[1]); }),
+                [&] {
+                  const at::Tensor grad = widened(grads[0].contiguous());
+                  return rounded(norm_backward(layer, grad, saved).add_(grads[1]), saved[0]);
+                }),
             at::Tensor()};
   }
 };
@@ -116,9 +125,9 @@ struct AddFunction : torch::autograd::Function<AddFunction> {
     ModulePointer<AddLayer>::save(graph, layer);
     const AddLayer::Options& options = layer->options();
     return layer->scope().context().compute(options.kernel, [&] {
-      at::Tensor sum = branch + residual;
+      at::Tensor sum = widened(branch) + residual;
       for (const auto& bias : options.biases) sum.add_(bias->value);
-      return sum;
+      return rounded(sum, residual);
     });
   }
 
@@ -127,7 +136,7 @@ struct AddFunction : torch::autograd::Function<AddFunction> {
     const AddLayer::Options& options = layer.options();
     layer.scope().context().compute(options.kernel + ".backward", [&] {
       if (options.biases.empty()) return;
-      const at::Tensor sum = grads[0].sum(0);
+      const at::Tensor sum = widened(grads[0]).sum(0);
       for (const auto& bias : options.biases) bias->grad.add_(sum);
     });
     return {grads[0], grads[0], at::Tensor()};
@@ -137,19 +146,24 @@ struct AddFunction : torch::autograd::Function<AddFunction> {
 }  // namespace
 
 at::Tensor activate(models::Activation activation, const at::Tensor& input) {
-  if (activation == models::Activation::Gelu) return at::gelu(input, "tanh");
-  const std::vector<at::Tensor> halves = input.chunk(2, -1);
-  return at::silu(halves[0]).mul_(halves[1]);
+  const at::Tensor wide = widened(input);
+  if (activation == models::Activation::Gelu) return rounded(at::gelu(wide, "tanh"), input);
+  const std::vector<at::Tensor> halves = wide.chunk(2, -1);
+  return rounded(at::silu(halves[0]).mul_(halves[1]), input);
 }
 
 at::Tensor activate_backward(models::Activation activation, const at::Tensor& grad,
                              const at::Tensor& input) {
-  if (activation == models::Activation::Gelu) return at::gelu_backward(grad, input, "tanh");
-  const std::vector<at::Tensor> halves = input.chunk(2, -1);
+  const at::Tensor wide = widened(input);
+  const at::Tensor wide_grad = widened(grad);
+  if (activation == models::Activation::Gelu) {
+    return rounded(at::gelu_backward(wide_grad, wide, "tanh"), input);
+  }
+  const std::vector<at::Tensor> halves = wide.chunk(2, -1);
   at::Tensor result = at::empty_like(input);
   const std::vector<at::Tensor> out = result.chunk(2, -1);
-  out[0].copy_(at::silu_backward(grad * halves[1], halves[0]));
-  out[1].copy_(at::silu(halves[0]).mul_(grad));
+  out[0].copy_(at::silu_backward(wide_grad * halves[1], halves[0]));
+  out[1].copy_(at::silu(halves[0]).mul_(wide_grad));
   return result;
 }
 

@@ -18,7 +18,11 @@ std::shared_ptr<Parameter> take_vocabulary(const StageScope& scope, Bucket& buck
                     .first_column = 0,
                     .columns = hidden,
                     .total_columns = hidden};
-  fill_normal(matrix->value, name, block, scope.seed, kInitialDeviation);
+  fill_normal(matrix->master, name, block, scope.seed, kInitialDeviation);
+  // Rows that pad the vocabulary count nowhere, least of all in the norm of the matrix.
+  const std::int64_t real =
+      std::clamp<std::int64_t>(scope.model->vocab - scope.tp_rank * rows, 0, rows);
+  matrix->master.narrow(0, real, rows - real).zero_();
   return matrix;
 }
 
@@ -34,7 +38,7 @@ std::unique_ptr<Bucket> make_expert_bucket(const Job& job, const ChunkPart& part
   for (int layer = part.first_layer; layer < part.end_layer; ++layer) {
     count += parameters_of(job, layer).experts;
   }
-  return count > 0 ? std::make_unique<Bucket>(count, shards) : nullptr;
+  return count > 0 ? std::make_unique<Bucket>(count, shards, job.training.precision) : nullptr;
 }
 
 std::int64_t bucket_elements(const Job& job, const ChunkPart& part, bool has_own_bucket) {
@@ -83,7 +87,7 @@ void Chunk::add_embedding(Bucket& bucket, const std::shared_ptr<Parameter>& tied
                       .first_column = 0,
                       .columns = model.hidden,
                       .total_columns = model.hidden};
-    fill_normal(options.positions->value, "positions", block, scope_.seed, kInitialDeviation);
+    fill_normal(options.positions->master, "positions", block, scope_.seed, kInitialDeviation);
   }
   embedding_ = register_module("embedding", std::make_shared<EmbeddingLayer>(scope_, options));
 }
@@ -132,11 +136,13 @@ Stage::Stage(const Job& job, RankId rank) {
       parts, [](const ChunkPart& part) { return part.has_embedding() || part.has_head(); });
   if (has_own_bucket && has_end) {
     const std::int64_t rows = models::padded_vocab(job.model, job.split.tp) / job.split.tp;
-    embedding_bucket_ = std::make_unique<Bucket>(rows * job.model.hidden, dp);
+    embedding_bucket_ =
+        std::make_unique<Bucket>(rows * job.model.hidden, dp, job.training.precision);
     tied = take_vocabulary(scope_, *embedding_bucket_, "words");
   }
   for (const ChunkPart& part : parts) {
-    buckets_.push_back(std::make_unique<Bucket>(bucket_elements(job, part, has_own_bucket), dp));
+    buckets_.push_back(std::make_unique<Bucket>(bucket_elements(job, part, has_own_bucket), dp,
+                                                job.training.precision));
     expert_buckets_.push_back(make_expert_bucket(job, part, place.experts.copies));
     const Chunk::Buckets buckets{buckets_.back().get(), expert_buckets_.back().get()};
     chunks_.push_back(std::make_shared<Chunk>(scope_, part, buckets, tied));

@@ -14,6 +14,7 @@
 #include "foresail/base/error.h"
 #include "foresail/models/operators.h"
 #include "mesh_place.h"
+#include "number_format.h"
 #include "op_context.h"
 #include "parameters.h"
 

@@ -33,18 +33,6 @@ bool reads_parameters(program::Pass pass) {
   return pass == Pass::Forward || pass == Pass::Backward || pass == Pass::BackwardInput;
 }
 
-/// Sums of fp32 products over short blocks, added up in double precision: fast, and good to some
-/// 1e-7 whatever the size.
-double squared_norm(const at::Tensor& flat) {
-  constexpr std::int64_t kBlock = 8192;
-  double sum = 0;
-  for (std::int64_t first = 0; first < flat.numel(); first += kBlock) {
-    const at::Tensor block = flat.narrow(0, first, std::min(kBlock, flat.numel() - first));
-    sum += at::dot(block, block).item<float>();
-  }
-  return sum;
-}
-
 }  // namespace
 
 StateSync::StateSync(const Job& job, Stage& stage, const MeshPlace& place)
@@ -91,18 +79,44 @@ StateSync::Owned StateSync::own(Bucket& bucket, const Traffic& traffic, int shar
     values = bucket.shard_of(values, shard);
     // What is reduced once a step lands in the bucket; a sum over microbatches has its own place.
     owned.is_sum = traffic.leaves;
-    owned.grads = owned.is_sum ? at::zeros_like(values) : bucket.shard_of(bucket.grads(), shard);
+    owned.grads = bucket.shard_of(bucket.grads(), shard);
+    if (owned.is_sum) owned.grads = at::zeros_like(owned.grads);
     owned.first = shard * values.numel();
   }
+  owned.master = values;
+  if (bucket.values().scalar_type() != at::kFloat) {
+    bucket.values().copy_(bucket.masters());
+    at::Tensor masters = bucket.masters();
+    owned.master = traffic.is_sharded ? bucket.shard_of(masters, shard).clone() : masters;
+    bucket.drop_masters();
+  }
   if (traffic.gathers) {
+    const bool is_master = owned.master.is_same(values);
     values = values.clone();
+    if (is_master) owned.master = values;
     take_storage(bucket.values());
     owned.shard = values;
   }
+  owned.values = values;
   if (owned.is_sum) take_storage(bucket.grads());
-  const AdamOptions adam{.learning_rate = job_.training.learning_rate};
-  owned.adam = std::make_unique<Adam>(adam, values);
+  make_optimizer(owned);
   return owned;
+}
+
+void StateSync::make_optimizer(Owned& owned) const {
+  std::vector<MatrixPart> parts;
+  const auto& parameters = owned.bucket->parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i]->is_matrix()) continue;
+    const Overlap own = overlap(*parameters[i], owned.first, owned.master.numel());
+    if (own.count == 0) continue;
+    parts.push_back({own.first - owned.first, own.count});
+    owned.matrices.push_back(i);
+  }
+  const program::Training& training = job_.training;
+  owned.optimizer = std::make_unique<Optimizer>(
+      OptimizerOptions{.kind = training.optimizer, .weight_decay = training.weight_decay},
+      owned.master, std::move(parts));
 }
 
 bool StateSync::is_of_experts(const Op& op) {
@@ -170,6 +184,8 @@ void StateSync::run(const Op& op, Communicator& communicator) {
       return sum_mirrors(op, communicator);
     case Payload::ShardGradients:
       return sum_replicas(op, communicator);
+    case Payload::UpdateNorms:
+      return sum_update_norms(op, communicator);
     default:
       contract_failed("a payload of the state", __FILE__, __LINE__);
   }
@@ -331,41 +347,116 @@ void StateSync::for_each_counted(
       if (!counts(*parameter, owned)) continue;
       const Overlap own = overlap(*parameter, owned.first, owned.grads.numel());
       if (own.count == 0) continue;
-      const at::Tensor values = owned.shard.defined()
-                                    ? owned.shard.narrow(0, own.first - owned.first, own.count)
-                                    : owned.bucket->values().narrow(0, own.first, own.count);
-      visit(*parameter, own.first - parameter->offset, values);
+      visit(*parameter, own.first - parameter->offset,
+            owned.master.narrow(0, own.first - owned.first, own.count));
     }
   }
 }
 
 void StateSync::fill(const std::function<void()>& write) {
-  std::vector<Owned*> gathered;
-  for (std::vector<Owned>* all : {&owned_, &experts_}) {
-    for (Owned& owned : *all) {
-      if (owned.shard.defined()) gathered.push_back(&owned);
+  std::vector<Owned*> all;
+  for (std::vector<Owned>* some : {&owned_, &experts_}) {
+    for (Owned& owned : *some) {
+      if (owned.bucket != nullptr) all.push_back(&owned);
     }
   }
-  for (const Owned* owned : gathered) {
+  for (const Owned* owned : all) {
     at::Tensor& values = owned->bucket->values();
-    give_storage(values, at::zeros_like(values));
+    if (owned->shard.defined()) give_storage(values, at::zeros_like(values));
+    if (values.scalar_type() != at::kFloat) owned->bucket->make_masters();
   }
   write();
-  for (Owned* owned : gathered) {
-    at::Tensor& values = owned->bucket->values();
-    owned->shard.copy_(owned->bucket->shard_of(values, owned->shard_place));
-    take_storage(values);
+  for (Owned* owned : all) {
+    Bucket& bucket = *owned->bucket;
+    const at::Tensor own = bucket.masters().narrow(0, owned->first, owned->master.numel());
+    if (!owned->master.is_alias_of(own)) owned->master.copy_(own);
+    if (!owned->shard.defined()) bucket.values().copy_(bucket.masters());
+    if (owned->shard.defined()) {
+      owned->shard.copy_(own);
+      take_storage(bucket.values());
+    }
+    bucket.drop_masters();
   }
 }
 
-void StateSync::optimize(double gradient_norm) {
-  const double scale = clip_scale(job_.training.clip, gradient_norm);
+void StateSync::optimize(std::string_view kernel, const OptimizerStep& step) {
+  const bool is_lamb = job_.training.optimizer == program::Optimizer::Lamb;
+  if (kernel == "optimizer.apply") return apply_updates(step.learning_rate);
+  FORESAIL_EXPECT(kernel == "optimizer");
+  const double scale = clip_scale(job_.training.clip, step.gradient_norm);
   for (std::vector<Owned>* all : {&owned_, &experts_}) {
     for (Owned& owned : *all) {
       if (owned.bucket == nullptr) continue;
-      owned.adam->step(owned.grads, scale);
-      owned.grads.zero_();
+      if (is_lamb) {
+        owned.optimizer->make_updates(owned.grads, scale);
+      } else {
+        owned.optimizer->step(owned.grads, scale, step.learning_rate);
+        finish_step(owned);
+      }
     }
+  }
+  if (is_lamb) measure_updates();
+}
+
+/// Rounds what has been updated, and clears the gradients.
+void StateSync::finish_step(Owned& owned) const {
+  if (!owned.master.is_same(owned.values)) owned.values.copy_(owned.master);
+  owned.grads.zero_();
+}
+
+/// This rank's part of the norms.
+void StateSync::measure_updates() {
+  norms_.clear();
+  for (const Owned& owned : owned_) {
+    std::size_t matrix = 0;
+    const auto& parameters = owned.bucket->parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (!parameters[i]->is_matrix()) continue;
+      const bool is_held = matrix < owned.matrices.size() && owned.matrices[matrix] == i;
+      norms_.push_back(is_held ? owned.optimizer->squared_norms(matrix++, owned.grads)
+                               : Optimizer::Norms{});
+    }
+  }
+}
+
+/// What several ranks of the group hold counts on one of them: a replicated matrix on the first of
+/// tp, shards of which there are copies on the first group that shards.
+void StateSync::sum_update_norms(const Op& op, Communicator& communicator) {
+  at::Tensor sums = at::zeros({static_cast<std::int64_t>(2 * norms_.size())}, at::kFloat);
+  expect_bytes(op, sums);
+  const bool spans_copies = communicator.size() > place_.tp_size * place_.shards;
+  float* sum = sums.data_ptr<float>();
+  std::size_t at = 0;
+  for (const Owned& owned : owned_) {
+    for (const auto& parameter : owned.bucket->parameters()) {
+      if (!parameter->is_matrix()) continue;
+      const bool is_copy = (parameter->spread == Spread::Replicated && place_.tp != 0) ||
+                           (spans_copies && place_.replica != 0);
+      const Optimizer::Norms& own = norms_.at(at);
+      sum[2 * at] = is_copy ? 0 : static_cast<float>(own.value);
+      sum[2 * at + 1] = is_copy ? 0 : static_cast<float>(own.update);
+      ++at;
+    }
+  }
+  communicator.all_reduce(sums, Reduction::Sum);
+  for (at = 0; at < norms_.size(); ++at) norms_[at] = {sum[2 * at], sum[2 * at + 1]};
+}
+
+void StateSync::apply_updates(double learning_rate) {
+  std::size_t at = 0;
+  for (Owned& owned : owned_) {
+    std::vector<Optimizer::Norms> norms;
+    const auto& parameters = owned.bucket->parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (!parameters[i]->is_matrix()) continue;
+      const std::size_t matrix = norms.size();
+      if (matrix < owned.matrices.size() && owned.matrices[matrix] == i) {
+        norms.push_back(norms_.at(at));
+      }
+      ++at;
+    }
+    owned.optimizer->apply(owned.grads, norms, learning_rate);
+    finish_step(owned);
   }
 }
 

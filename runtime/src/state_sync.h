@@ -1,6 +1,7 @@
 /// \file
 /// Gradients, parameters and the end of the step: what the dp, tp and pp lanes move, the global
-/// norm, and the optimizer. With ZeRO each data-parallel rank reduces and updates one shard.
+/// norm, and the optimizer. With ZeRO each data-parallel rank reduces and updates one shard. The
+/// optimizer updates fp32 masters, of which the parameters are the rounded copies.
 #pragma once
 
 #include <deque>
@@ -8,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "optimizer.h"
@@ -33,7 +35,8 @@ class StateSync {
   void after_pass(const program::Op& op);
 
   /// One op of payload ChunkGradients, EmbeddingGradients, ChunkParameters, EmbeddingParameters,
-  /// ExpertGradients, ExpertParameters, ReplicatedGradients, MirrorGradients or ShardGradients.
+  /// ExpertGradients, ExpertParameters, ReplicatedGradients, MirrorGradients, ShardGradients or
+  /// UpdateNorms.
   void run(const program::Op& op, Communicator& communicator);
 
   /// This rank's part of the sums; every parameter counts once over all ranks.
@@ -41,16 +44,22 @@ class StateSync {
   static StepScalars reduce(const StepScalars& local, Communicator& world);
 
   /// Every parameter, or part of one, once over all ranks: `first` counts in the parameter's
-  /// elements, `values` [n] are what this rank's optimizer updates.
+  /// elements, `values` [n] are the fp32 masters that this rank's optimizer updates.
   void for_each_counted(const std::function<void(const Parameter&, std::int64_t first,
                                                  const at::Tensor& values)>& visit) const;
 
-  /// Runs `write`, which sets the parameters of all buckets, with memory for those that have it
-  /// only around a pass, of which the own shard is kept. Before the first step.
+  /// Runs `write`, which sets the masters of all parameters; those that this rank updates are kept,
+  /// and the parameters are their rounded copies. Before the first step.
   void fill(const std::function<void()>& write);
 
-  /// Clips by the global norm, updates this rank's parameters, and clears the gradients.
-  void optimize(double gradient_norm);
+  /// The kernels of the optimizer passes, by their names in the Program. "optimizer" clips by the
+  /// global norm and updates this rank's parameters, or of LAMB makes the updates that
+  /// "optimizer.apply" takes in; then the gradients are cleared.
+  struct OptimizerStep {
+    double gradient_norm = 0;
+    double learning_rate = 0;
+  };
+  void optimize(std::string_view kernel, const OptimizerStep& step);
 
  private:
   /// A bucket with what this rank updates of it.
@@ -64,7 +73,11 @@ class StateSync {
     int shard_place = 0;             ///< of this rank among those that share the bucket
     std::deque<at::Tensor> arrived;  ///< whole parameters, in the order of passes
     std::deque<at::Tensor> leaving;  ///< whole gradients that a microbatch has left behind
-    std::unique_ptr<Adam> adam;
+    at::Tensor values;               ///< parameters that this rank updates ...
+    at::Tensor master;               ///< ... and the same in fp32: themselves, if they are
+    /// Of each of the optimizer's matrices: the parameter, as an index in the bucket.
+    std::vector<std::size_t> matrices;
+    std::unique_ptr<Optimizer> optimizer;
   };
   struct Traffic {
     bool is_sharded = false;
@@ -78,6 +91,11 @@ class StateSync {
   std::vector<Owned*> owned_of_chunk(int chunk);
   at::Tensor take_first(std::deque<at::Tensor>& queue);
   static double squared_norm_of(const Parameter& parameter, const Owned& owned);
+  void make_optimizer(Owned& owned) const;
+  void sum_update_norms(const program::Op& op, Communicator& communicator);
+  void measure_updates();
+  void apply_updates(double learning_rate);
+  void finish_step(Owned& owned) const;
 
   Owned& owned_of(const program::Op& op);
   void reduce_gradients(const program::Op& op, Communicator& communicator);
@@ -95,7 +113,9 @@ class StateSync {
   bool is_sharded_ = false;
   std::vector<Owned> owned_;    // by chunk, then the embedding bucket
   std::vector<Owned> experts_;  // by chunk; without a bucket where it has none
-  std::mutex mutex_;            // of the queues, which two lanes use
+  /// LAMB: of every matrix of the stage, in the order of owned_ and their parameters.
+  std::vector<Optimizer::Norms> norms_;
+  std::mutex mutex_;  // of the queues, which two lanes use
 };
 
 }  // namespace foresail::runtime

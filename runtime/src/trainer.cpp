@@ -181,16 +181,24 @@ struct Trainer::Impl {
         passes.backward_weight(key, context);
         break;
       case Pass::Optimizer:
-        optimize(context);
+        optimize(context, list);
         break;
     }
     state.after_pass(op);
     context.finish();
   }
 
-  void optimize(OpContext& context) {
-    if (job.program.grid.world_size() == 1) scalars = state.local_scalars(passes.take_loss());
-    context.compute("optimizer", [&] { state.optimize(std::sqrt(scalars.squared_norm)); });
+  void optimize(OpContext& context, const program::KernelList& list) {
+    const bool is_first = list.kernels.front().name == "optimizer";
+    if (is_first && job.program.grid.world_size() == 1) {
+      scalars = state.local_scalars(passes.take_loss());
+    }
+    const StateSync::OptimizerStep now{
+        .gradient_norm = std::sqrt(scalars.squared_norm),
+        .learning_rate = program::learning_rate_at(job.training, step)};
+    for (const Kernel& kernel : list.kernels) {
+      context.compute(kernel.name, [&] { state.optimize(kernel.name, now); });
+    }
   }
 
   void send(const Op& op) {
@@ -295,7 +303,7 @@ void Trainer::read_weights(const std::filesystem::path& path) {
     for (Bucket* bucket : impl_->stage.all_buckets()) {
       for (const auto& parameter : bucket->parameters()) {
         const auto parts = weight_parts(model, *parameter, impl_->place.tp_size, impl_->place.tp);
-        read_parts(file, parts, parameter->value.data_ptr<float>());
+        read_parts(file, parts, parameter->master.data_ptr<float>());
       }
     }
   });

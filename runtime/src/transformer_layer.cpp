@@ -30,7 +30,7 @@ std::shared_ptr<Parameter> take_column_weight(const StageScope& scope, Bucket& b
                       .first_column = 0,
                       .columns = in,
                       .total_columns = in};
-    fill_normal(weight->value.narrow(0, first, own), part.name, block, scope.seed,
+    fill_normal(weight->master.narrow(0, first, own), part.name, block, scope.seed,
                 kInitialDeviation);
     first += own;
   }
@@ -48,7 +48,7 @@ std::shared_ptr<Parameter> take_row_weight(const StageScope& scope, Bucket& buck
                     .first_column = scope.tp_rank * own,
                     .columns = own,
                     .total_columns = in};
-  fill_normal(weight->value, name, block, scope.seed,
+  fill_normal(weight->master, name, block, scope.seed,
               kInitialDeviation / std::sqrt(2.0 * scope.model->layers));
   return weight;
 }
@@ -126,7 +126,7 @@ std::shared_ptr<NormLayer> make_norm(const StageScope& scope, Bucket& bucket,
   NormLayer::Options options;
   options.kernel = kernel;
   options.weight = bucket.take(name + ".weight", Spread::Replicated, {scope.model->hidden});
-  options.weight->value.fill_(1);
+  options.weight->master.fill_(1);
   if (scope.model->norm == models::Norm::LayerNorm) {
     options.bias = bucket.take(name + ".bias", Spread::Replicated, {scope.model->hidden});
   }
@@ -196,7 +196,7 @@ void TransformerLayer::take_mixture(Bucket& bucket, Bucket& experts, const std::
                     .first_column = 0,
                     .columns = hidden,
                     .total_columns = hidden};
-  fill_normal(options.router->value, prefix + "router", whole, scope_.seed, kInitialDeviation);
+  fill_normal(options.router->master, prefix + "router", whole, scope_.seed, kInitialDeviation);
   std::vector<std::shared_ptr<Parameter>> biases;
   if (model.experts.shared > 0) {
     const std::int64_t width = model.experts.shared * model.experts.shared_ffn;
@@ -215,7 +215,7 @@ void TransformerLayer::take_mixture(Bucket& bucket, Bucket& experts, const std::
     options.shared_gate = bucket.take(prefix + "shared.gate", Spread::Replicated, {hidden});
     const Block row{
         .first_row = 0, .rows = 1, .first_column = 0, .columns = hidden, .total_columns = hidden};
-    fill_normal(options.shared_gate->value, prefix + "shared.gate", row, scope_.seed,
+    fill_normal(options.shared_gate->master, prefix + "shared.gate", row, scope_.seed,
                 kInitialDeviation);
   }
   take_experts(scope_, experts, prefix, options);

@@ -94,6 +94,16 @@ TEST(ExpertLaws, EachNamesItsTerms) {
   }
 }
 
+TEST(ExpertLaws, NormsOfEveryExpertAreNotSummed) {
+  const Layout layout = grid(1, 4, 4, 1);
+  program::Training training = batch(layout);
+  training.optimizer = program::Optimizer::AdamW;
+  EXPECT_THAT(broken(mixture(), layout, training), ElementsAre());
+  training.optimizer = program::Optimizer::Lamb;
+  EXPECT_THAT(broken(mixture(), layout, training),
+              ElementsAre("lamb_experts: optimizer lamb with 8 experts, must be adam or adamw"));
+}
+
 TEST(ExpertLaws, DenseModelsHaveNothingToSplit) {
   Layout layout = grid(2, 2, 2, 1);
   layout.overlap.ep = true;

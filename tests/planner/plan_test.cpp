@@ -225,8 +225,36 @@ TEST(Training, BadInputNamesTheKey) {
   const std::string start = "global_batch_size: 8\nsequence_length: 16\n";
   EXPECT_THAT(training_error(start + "precision: int64"), HasSubstr("scenario.yaml:3: precision"));
   EXPECT_THAT(training_error(start + "learning_rate: -1"), HasSubstr("must not be negative"));
-  EXPECT_THAT(training_error(start + "optimizer: sgd"), HasSubstr("adam, lamb"));
+  EXPECT_THAT(training_error(start + "optimizer: sgd"), HasSubstr("adam, adamw, lamb"));
   EXPECT_THAT(training_error(start + "steps: 0"), HasSubstr("steps"));
+  EXPECT_THAT(training_error(start + "weight_decay: 0.1"),
+              HasSubstr("weight_decay: needs optimizer adamw or lamb, but it is adam"));
+}
+
+TEST(Training, ALearningRateThatFallsSaysUntilWhen) {
+  const std::string start = "global_batch_size: 8\nsequence_length: 16\n";
+  EXPECT_THAT(training_error(start + "decay_steps: 10"),
+              HasSubstr("decay_steps: needs learning_rate_decay linear or cosine"));
+  EXPECT_THAT(training_error(start + "learning_rate_decay: cosine\nwarmup_steps: 5"),
+              HasSubstr("needs decay_steps above warmup_steps 5, but decay_steps is 0"));
+  EXPECT_THAT(training_error(start + "learning_rate_decay: linear\ndecay_steps: 5\n"
+                                     "learning_rate_min: 1"),
+              HasSubstr("learning_rate_min: must be at most learning_rate 0.0003"));
+  const program::Training training = read_training(
+      Yaml::parse("{global_batch_size: 8, sequence_length: 16, optimizer: adamw, weight_decay: 0.1,"
+                  " learning_rate_decay: cosine, warmup_steps: 2, decay_steps: 9,"
+                  " learning_rate_min: 1e-5}",
+                  "t"));
+  EXPECT_EQ(training.decay_steps, 9);
+  EXPECT_EQ(read_training(Yaml::parse(to_yaml(to_document(training)), "t")), training);
+}
+
+TEST(Training, KeysThatSayNothingLeaveOlderDigestsAlone) {
+  const Document document = to_document(sample().training);
+  for (const char* key : {"weight_decay", "warmup_steps", "decay_steps", "learning_rate_decay",
+                          "learning_rate_min"}) {
+    EXPECT_FALSE(document.contains(key)) << key;
+  }
 }
 
 }  // namespace

@@ -42,6 +42,28 @@ TEST_P(Collectives, AllReduceSumsAndTakesMaxima) {
   });
 }
 
+TEST_P(Collectives, SumsOfBf16RoundEveryAddition) {
+  if (std::get<0>(GetParam()) == Network::NcclStub) GTEST_SKIP() << "the stub sums fp32 alone";
+  const int n = size();
+  with_group(n, [&](Communicator& group) {
+    // Multiples of 1/4 below 8: bf16 has all their sums below 64.
+    const at::Tensor exact = numbers(group.rank(), 128 * n).div_(4).to(at::kBFloat16);
+    at::Tensor sum = exact.clone();
+    group.all_reduce(sum, Reduction::Sum);
+    const at::Tensor expected =
+        numbers(0, 128 * n).mul_(n).add_(n * (n - 1) / 2).div_(4).to(at::kBFloat16);
+    EXPECT_TRUE(at::equal(sum, expected));
+    at::Tensor part = at::empty({128}, at::kBFloat16);
+    group.reduce_scatter(exact, part);
+    EXPECT_TRUE(at::equal(part, expected.narrow(0, 128 * group.rank(), 128)));
+    // 256 + 1 is no number of bf16 and rounds to the even 256, whatever the order.
+    at::Tensor lost = at::full({4}, group.rank() == 0 ? 256.0 : 0.0, at::kBFloat16);
+    if (group.rank() == 1) lost.fill_(1);
+    group.all_reduce(lost, Reduction::Sum);
+    EXPECT_TRUE(at::equal(lost, at::full({4}, 256.0, at::kBFloat16)));
+  });
+}
+
 TEST_P(Collectives, ReduceScatterGivesEachRankItsPartOfTheSum) {
   const int n = size();
   with_group(n, [&](Communicator& group) {

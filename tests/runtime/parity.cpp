@@ -21,17 +21,21 @@ Curve train(const TinyPlan& tiny, int steps) {
   return ranks.front().steps;
 }
 
-void expect_equal(const Curve& curve, const Curve& truth) {
-  double worst_loss = 0;
-  double worst_norm = 0;
+Distance distance(const Curve& curve, const Curve& truth) {
+  Distance worst;
   for (std::size_t step = 0; step < curve.size(); ++step) {
     const double loss = truth[step].loss;
     const double norm = truth[step].gradient_norm;
-    worst_loss = std::max(worst_loss, std::abs(curve[step].loss - loss) / loss);
-    worst_norm = std::max(worst_norm, std::abs(curve[step].gradient_norm - norm) / norm);
+    worst.loss = std::max(worst.loss, std::abs(curve[step].loss - loss) / loss);
+    worst.norm = std::max(worst.norm, std::abs(curve[step].gradient_norm - norm) / norm);
   }
-  EXPECT_LE(worst_loss, 1e-6);
-  EXPECT_LE(worst_norm, 1e-5);
+  return worst;
+}
+
+void expect_equal(const Curve& curve, const Curve& truth) {
+  const Distance apart = distance(curve, truth);
+  EXPECT_LE(apart.loss, 1e-6);
+  EXPECT_LE(apart.norm, 1e-5);
 }
 
 }  // namespace foresail::testing

@@ -150,8 +150,8 @@ TEST(Job, WhatCannotBeExecutedIsRefusedByKeyAndValue) {
             }),
             "model.latent_attention.kv_rank: 16 cannot be executed by this version, only ordinary "
             "attention");
-  EXPECT_EQ(refusal([](planner::Plan& plan) { plan.training.precision = DType::Bf16; }),
-            "training.precision: bf16 cannot be executed by this version, only fp32");
+  EXPECT_EQ(refusal([](planner::Plan& plan) { plan.training.precision = DType::Fp16; }),
+            "training.precision: fp16 cannot be executed by this version, only fp32, bf16");
   EXPECT_EQ(refusal([](planner::Plan& plan) { plan.stack.flash_attention = true; }),
             "stack.flash_attention: true cannot be executed by this version, only false");
 }

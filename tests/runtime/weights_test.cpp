@@ -136,6 +136,22 @@ TEST_F(Weights, GoThroughUnchangedWithoutAStep) {
   EXPECT_EQ(read_file(folder_ / "first"), read_file(folder_ / "second"));
 }
 
+TEST_F(Weights, OfBf16AreTheFp32Masters) {
+  const fs::path first = folder_ / "first", second = folder_ / "second";
+  train(job({}, "gpt_tiny", false), 0, {}, first);
+  for (const planner::Layout& layout : layouts()) {
+    SCOPED_TRACE(describe(layout));
+    planner::Plan plan = make_plan({.layout = layout});
+    plan.model.vocab = 300;
+    plan.training.precision = DType::Bf16;
+    const runtime::Job rounded = cli::make_job(plan);
+    train(rounded, 0, {}, second);
+    EXPECT_EQ(read_file(first), read_file(second));  // the initial ones are not rounded
+    train(rounded, 0, first, second);
+    EXPECT_EQ(read_file(first), read_file(second));  // nor are those that are read
+  }
+}
+
 TEST_F(Weights, TheConfigIsReadBackAsTheModel) {
   for (const bool is_llama : {false, true}) {
     models::Model model = job({}, "gpt_tiny", is_llama).model;

@@ -46,7 +46,8 @@ enum class Payload {
   ExpertParameters,     ///< edp: parameters of the experts of one chunk
   /// dp: a shard of the gradients of one chunk (of the tied matrix: chunk -1), over the groups that
   /// each shard the states
-  ShardGradients
+  ShardGradients,
+  UpdateNorms  ///< two fp32 sums for each matrix of the stage: squared norms of it and its update
 };
 
 enum class HostWork { None, LoadBatch };
@@ -67,7 +68,8 @@ std::vector<RankId> part_of(const Cut& cut, std::vector<RankId> members, RankId 
 
 /// A communicator is declared once; ranks create their groups in the order of declaration.
 struct Communicator {
-  /// "tp", "dp" ("shard" and "replica"), "pp", "embedding", "world"; "ep", "etp", "etp_ep", "edp"
+  /// "tp", "dp" ("shard" and "replica"), "pp", "embedding", "norms", "world"; "ep", "etp",
+  /// "etp_ep", "edp"
   std::string name;
   AxisSet axes;  ///< members differ in these coordinates only
   /// Restricts the pp coordinate of the members (the embedding group: first and last). Empty: all.
@@ -205,7 +207,8 @@ inline constexpr auto kNames<program::Payload> = std::to_array<Named<program::Pa
      {program::Payload::MirrorGradients, "mirror_gradients"},
      {program::Payload::ExpertGradients, "expert_gradients"},
      {program::Payload::ExpertParameters, "expert_parameters"},
-     {program::Payload::ShardGradients, "shard_gradients"}});
+     {program::Payload::ShardGradients, "shard_gradients"},
+     {program::Payload::UpdateNorms, "update_norms"}});
 template <>
 inline constexpr auto kNames<program::GridKind> = std::to_array<Named<program::GridKind>>(
     {{program::GridKind::Dense, "dense"}, {program::GridKind::Expert, "expert"}});

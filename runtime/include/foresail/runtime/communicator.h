@@ -17,9 +17,9 @@ namespace foresail::runtime {
 enum class Reduction { Sum, Max };
 
 /// One rank's end of a communicator. Every member must issue the same operations in the same
-/// order; each call returns when the rank's own part is done. Tensors are contiguous fp32 (send,
-/// recv, broadcast and all_gather take any type). Failures of peers or network throw
-/// Error{Device} that names communicator, operation and size.
+/// order; each call returns when the rank's own part is done. Tensors are contiguous; reductions
+/// take fp32, and sums bf16 too, whose every addition rounds; the others take any type. Failures of
+/// peers or network throw Error{Device} that names communicator, operation and size.
 class Communicator {
  public:
   virtual ~Communicator() = default;
