@@ -62,17 +62,6 @@ Element* elements_of(const Tensor& tensor) {
   return tensor.data_ptr<Element>();
 }
 
-/// Gloo's reductions of bf16: each adds two terms in fp32 and rounds, so that what travels has the
-/// Program's bytes and sums are formed in the order of the ring, as in fp32.
-void sum_bf16(void* to, const void* a, const void* b, std::size_t count) {
-  const auto* first = static_cast<const at::BFloat16*>(a);
-  const auto* second = static_cast<const at::BFloat16*>(b);
-  auto* sum = static_cast<at::BFloat16*>(to);
-  for (std::size_t i = 0; i < count; ++i) {
-    sum[i] = static_cast<float>(first[i]) + static_cast<float>(second[i]);
-  }
-}
-
 /// Calls `work` with a pointer of the tensor's type: fp32 or bf16.
 template <class Work>
 void with_elements(const Tensor& tensor, const Work& work) {
@@ -95,17 +84,15 @@ class GlooCommunicator : public Communicator {
 
   void all_reduce(Tensor& tensor, Reduction reduction) override {
     guarded("all_reduce", byte_size(tensor), [&] {
+      if (reduction == Reduction::Sum) {
+        sum_in_ring(tensor);
+        return;
+      }
       gloo::AllreduceOptions options(context_);
-      with_elements(tensor, [&](auto* elements) {
-        options.setOutput(elements, static_cast<std::size_t>(tensor.numel()));
-      });
+      options.setOutput(elements_of<float>(tensor), static_cast<std::size_t>(tensor.numel()));
       using Reduce = void (*)(void*, const void*, const void*, std::size_t);
-      const bool is_fp32 = tensor.scalar_type() == at::kFloat;
-      FORESAIL_EXPECT(is_fp32 || reduction == Reduction::Sum);
-      const Reduce sum_fp32 = &gloo::sum<float>;
-      const Reduce sum = is_fp32 ? sum_fp32 : &sum_bf16;
       const Reduce max = &gloo::max<float>;
-      options.setReduceFunction(reduction == Reduction::Sum ? sum : max);
+      options.setReduceFunction(max);
       options.setTag(next_tag());
       gloo::allreduce(options);
     });
@@ -204,7 +191,8 @@ class GlooCommunicator : public Communicator {
  private:
   /// Ring: in step k a rank passes on the part that ends up with the rank k+1 places before it,
   /// so that after size-1 steps part r has visited every rank and arrives at r. Sums are formed in
-  /// ring order, ending with the owner's own term.
+  /// ring order, ending with the owner's own term. Sums of bf16 are rounded at every step, so that
+  /// what travels has the Program's bytes.
   template <class Element>
   void ring_reduce_scatter(const Element* source, Element* target, std::size_t part) {
     const int n = size();
@@ -227,6 +215,23 @@ class GlooCommunicator : public Communicator {
       }
     }
     std::copy(outgoing.begin(), outgoing.end(), target);
+  }
+
+  /// A reduce_scatter of equal parts, the last filled up with zeros, and their all_gather: every
+  /// element is summed in the order of its part's ring, in each sum of two terms rounded.
+  void sum_in_ring(Tensor& tensor) {
+    const std::int64_t part = (tensor.numel() + size() - 1) / size();
+    at::Tensor whole = at::zeros({part * size()}, tensor.options());
+    const at::Tensor flat = tensor.view(-1);
+    whole.narrow(0, 0, flat.numel()).copy_(flat);
+    at::Tensor mine = at::empty({part}, tensor.options());
+    with_elements(whole, [&](const auto* elements) {
+      using Element = std::remove_const_t<std::remove_pointer_t<decltype(elements)>>;
+      this->ring_reduce_scatter(elements, elements_of<Element>(mine),
+                                static_cast<std::size_t>(part));
+    });
+    all_gather(mine, whole);
+    flat.copy_(whole.narrow(0, 0, flat.numel()));
   }
 
   void trade_rows(const Tensor& input, const std::vector<std::int64_t>& sends, Tensor& output,

@@ -170,6 +170,9 @@ TEST_P(Collectives, AllMembersOfARingMayExchange) {
 INSTANTIATE_TEST_SUITE_P(Gloo, Collectives,
                          ::testing::Combine(::testing::Values(Network::Gloo),
                                             ::testing::Values(2, 3, 4)));
+INSTANTIATE_TEST_SUITE_P(Local, Collectives,
+                         ::testing::Combine(::testing::Values(Network::Local),
+                                            ::testing::Values(2, 3, 4)));
 INSTANTIATE_TEST_SUITE_P(NcclStub, Collectives,
                          ::testing::Combine(::testing::Values(Network::NcclStub),
                                             ::testing::Values(2, 3, 4)));

@@ -10,6 +10,7 @@
 
 #include "foresail/base/error.h"
 #include "foresail/runtime/gloo.h"
+#include "foresail/runtime/local.h"
 #include "foresail/runtime/store.h"
 
 namespace foresail::testing {
@@ -35,11 +36,21 @@ void with_gloo(int size, const std::function<void(runtime::Communicator&)>& body
   });
 }
 
+void with_memory(int size, const std::function<void(runtime::Communicator&)>& body) {
+  runtime::MemoryStore store{seconds(30)};
+  runtime::LocalNetwork network{seconds(30)};
+  run_threads(size, [&](int rank) {
+    const auto endpoint = network.endpoint();
+    body(*endpoint->connect({.name = "test", .rank = rank, .size = size}, store));
+  });
+}
+
 }  // namespace
 
 void with_group(Network network, int size,
                 const std::function<void(runtime::Communicator&)>& body) {
   if (network == Network::Gloo) return with_gloo(size, body);
+  if (network == Network::Local) return with_memory(size, body);
   const NcclStub stub;
   const auto failures = run_nccl_ranks(
       stub, {.ranks = size}, [&](const NcclRank& rank) { body(*connect_all(rank, size)); });

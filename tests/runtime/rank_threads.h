@@ -1,5 +1,5 @@
 /// \file
-/// Groups whose ranks are threads of the test, over Gloo or over NCCL's stub.
+/// Groups whose ranks are threads of the test, over Gloo, common memory or NCCL's stub.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace foresail::testing {
 
-enum class Network { Gloo, NcclStub };
+enum class Network { Gloo, Local, NcclStub };
 
 /// Runs `body` on every rank of a group of threads. Nobody leaves while others may still connect.
 void with_group(Network network, int size, const std::function<void(runtime::Communicator&)>& body);

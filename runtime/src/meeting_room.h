@@ -1,0 +1,67 @@
+/// \file
+/// Where the threads of one group meet: every collective has all members in the room at once.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace foresail::runtime {
+
+/// What one member lets the others read while they are in the room.
+struct Offer {
+  std::string_view what;  ///< the operation, which must be everybody's
+  const char* data = nullptr;
+  std::size_t bytes = 0;
+  std::vector<std::size_t> part_ends;  ///< of all_to_all_rows: where each peer's part ends
+};
+
+class MeetingRoom {
+ public:
+  /// `name` is for messages.
+  MeetingRoom(std::string name, int size, std::chrono::milliseconds timeout);
+
+  /// Calls `read` when all members have offered, and returns when all have read. Throws
+  /// Error{Device} after the timeout, when the room has been closed, or if operations differ.
+  void meet(int rank, Offer offer, const std::function<void(const std::vector<Offer>&)>& read);
+
+  /// Lays `bytes` for `to` to fetch; they must stay until `await_fetched` returns.
+  void post(int from, int to, const char* data, std::size_t bytes);
+  void await_fetched(int from, int to);
+  void fetch(int from, int to, char* data, std::size_t bytes);
+
+  /// Everybody throws who waits for something that has not happened yet, or will.
+  void close();
+
+  int size() const { return size_; }
+
+ private:
+  struct Letter {
+    const char* data = nullptr;
+    std::size_t bytes = 0;
+    bool is_there = false;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+  void wait(Lock& lock, std::string_view what, const std::function<bool()>& is_true);
+  Letter& letter(int from, int to);
+
+  std::string name_;
+  int size_;
+  std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Offer> offers_;
+  int here_ = 0;  // who have offered
+  int done_ = 0;  // who have read
+  std::uint64_t round_ = 0;
+  std::vector<Letter> letters_;  // by from and to
+  bool is_closed_ = false;
+};
+
+}  // namespace foresail::runtime
