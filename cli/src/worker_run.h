@@ -23,7 +23,7 @@ struct RunOptions {
   std::string save_weights;      ///< folder for the weights after the last step; empty: not kept
   std::optional<int> steps;      ///< absent: training.steps
   std::string trace_ranks = "class";
-  std::string device = "cpu";  ///< or cuda
+  std::string device = "cpu";    ///< or cuda
   std::string metrics;           ///< file that gets a line of JSON per step; empty: none
   std::string store;             ///< as parse_store reads it
   std::string timeout = "20 s";  ///< after which a silent rank is looked for
