@@ -178,9 +178,12 @@ struct Rendezvous::Impl {
   [[noreturn]] void end(const std::string& text, int status) {
     static std::mutex once;
     once.lock();
-    for (const auto& file : to_remove) {
-      std::error_code ignored;
-      std::filesystem::remove(file, ignored);
+    {
+      const std::scoped_lock lock(files_mutex);
+      for (const auto& file : to_remove) {
+        std::error_code ignored;
+        std::filesystem::remove(file, ignored);
+      }
     }
     const std::string who = ranks > 1 ? fmt::format("rank {}: ", self) : "";
     fmt::print(stderr, "foresail-worker: {}{}\n", who, text);
@@ -352,6 +355,7 @@ struct Rendezvous::Impl {
   int ranks = 1;
   StoreAddress address;
   WatchedStore store;
+  std::mutex files_mutex;  // the standing thread may end the process at any time
   std::vector<std::filesystem::path> to_remove;
   std::atomic<int> round = 0;  // calls so far, all of which ended well
   std::atomic<bool> is_over = false;
@@ -390,6 +394,7 @@ StoreUse Rendezvous::take_use() {
 }
 
 void Rendezvous::remove_on_failure(const std::filesystem::path& file) {
+  const std::scoped_lock lock(impl_->files_mutex);
   impl_->to_remove.push_back(file);
 }
 
