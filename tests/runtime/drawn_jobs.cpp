@@ -192,9 +192,7 @@ DrawnJob draw_job(std::uint64_t index) {
   std::vector<Named> optimizers = all_optimizers();
   if (has_experts) optimizers.pop_back();  // law lamb_experts
   const Named optimizer = draw.of(optimizers);
-  // In bf16 the tied llama has a step whose norm one process alone changes by 2 % when it takes two
-  // samples at a time: nothing to hold a layout to.
-  const bool is_bf16 = index % 3 == 1 && model.name != "tied llama";
+  const bool is_bf16 = index % 3 == 1;
   const bool is_async = !draw.one_in(4);
   DrawnJob job;
   job.tiny.change = [=](Plan& plan) {

@@ -32,6 +32,15 @@ Distance distance(const Curve& curve, const Curve& truth) {
   return worst;
 }
 
+void expect_equal_in_bf16(const Curve& curve, const Curve& truth, const Curve& regrouped) {
+  for (std::size_t step = 0; step < curve.size(); ++step) {
+    const double norm = truth[step].gradient_norm;
+    const double noise = std::abs(regrouped[step].gradient_norm - norm) / norm;
+    EXPECT_NEAR(curve[step].loss / truth[step].loss, 1, 1e-3) << "step " << step;
+    EXPECT_NEAR(curve[step].gradient_norm / norm, 1, std::max(1e-2, 3 * noise)) << "step " << step;
+  }
+}
+
 void expect_equal(const Curve& curve, const Curve& truth) {
   const Distance apart = distance(curve, truth);
   EXPECT_LE(apart.loss, 1e-6);
