@@ -205,6 +205,7 @@ class ForeignIds : public runtime::Store {
   std::int64_t add(const std::string& key, std::int64_t delta) override {
     return shared_.add(key, delta);
   }
+  bool has(const std::string& key) override { return shared_.has(key); }
 
  private:
   runtime::Store& shared_;
