@@ -89,7 +89,9 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LocalNetworkJobs, ::testing::Range(0, 8));
 
 TEST(LocalNetwork, ARankThatFailsFreesTheOthers) {
   runtime::LocalNetwork network{std::chrono::seconds(60)};
-  const runtime::Job job = cli::make_job(make_plan({.layout = {.tp = 1, .dp = 2}}));
+  Layout layout;
+  layout.dp = 2;
+  const runtime::Job job = cli::make_job(make_plan({.layout = layout}));
   JobHooks hooks;
   hooks.endpoint = [&](RankId) { return network.endpoint(); };
   hooks.before = [](runtime::Trainer&, RankId rank) {

@@ -29,7 +29,7 @@ TEST(WorkerDevices, ARunOnCudaWithoutADeviceEndsWithOneMessage) {
   const std::string plan = (folder / "plan.yaml").string() + " -o " + (folder / "out").string();
   const std::string expected =
       "foresail-worker: --device cuda: no CUDA device: " + sight.reason + "\n";
-  for (const std::string command : {" run " + plan, " launch " + plan + " --launch 1"}) {
+  for (const std::string& command : {" run " + plan, " launch " + plan + " --launch 1"}) {
     const Outcome outcome = run_command(FORESAIL_WORKER + command + " --device cuda");
     EXPECT_EQ(outcome.status, 2);
     EXPECT_EQ(outcome.text, expected);

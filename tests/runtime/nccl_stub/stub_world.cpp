@@ -270,7 +270,9 @@ void StubWorld::advance(StubClique& clique) {
   if (!clique.is_complete()) return;
   for (NcclComm member : clique.members) {
     if (member->error != NcclResult::Success) return;
-    if (member->state != ncclComm::State::Alive) return;
+    // Who has left after all its operations were done keeps nobody from theirs.
+    const bool has_left = member->state != ncclComm::State::Aborted && member->queue.empty();
+    if (member->state != ncclComm::State::Alive && !has_left) return;
   }
   while (deliver_messages(clique) || reduce_together(clique) || drop_done(clique)) {
   }
