@@ -2,8 +2,7 @@
 // run over a network whose every transfer takes 10 ms.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
+#include "foresail/report/breakdown.h"
 #include "slow_network.h"
 #include "thread_job.h"
 #include "worker_job.h"
@@ -12,49 +11,26 @@ namespace foresail::testing {
 namespace {
 
 using planner::Layout;
-using runtime::MeasuredSpan;
 
 constexpr int kSteps = 3;
 
-/// Seconds for which an op of `lane` runs and no pass does, in the steps behind the first.
-double exposed_seconds(const std::vector<MeasuredSpan>& spans, Lane lane) {
-  struct Edge {
-    std::int64_t time;
-    int computing, communicating;
-  };
-  std::vector<Edge> edges;
-  for (const MeasuredSpan& span : spans) {
-    if (span.kernel >= 0 || span.step == 0) continue;
-    const int computing = span.lane == static_cast<int>(Lane::Compute) ? 1 : 0;
-    const int communicating = span.lane == static_cast<int>(lane) ? 1 : 0;
-    edges.push_back({span.start_ns, computing, communicating});
-    edges.push_back({span.end_ns, -computing, -communicating});
-  }
-  std::ranges::sort(edges, {}, &Edge::time);
-  std::int64_t exposed = 0;
-  int computing = 0;
-  int communicating = 0;
-  for (std::size_t i = 0; i < edges.size(); ++i) {
-    if (i > 0 && communicating > 0 && computing == 0) exposed += edges[i].time - edges[i - 1].time;
-    computing += edges[i].computing;
-    communicating += edges[i].communicating;
-  }
-  return 1e-9 * static_cast<double>(exposed);
-}
-
-/// Of all ranks together.
-double exposed_seconds(const Layout& layout, Lane lane) {
+/// A run of `layout` as a Trace; its first step is left out.
+report::Breakdown breakdown_of(const Layout& layout) {
   const planner::Plan plan = make_plan({.layout = layout, .change = [](planner::Plan& made) {
                                           made.training.sequence_length = 256;
                                         }});
+  const runtime::Job job = cli::make_job(plan);
   runtime::LocalNetwork network{std::chrono::seconds(60)};
   JobHooks hooks;
   hooks.endpoint = [&](RankId) { return slow_endpoint({.network = network}); };
-  double sum = 0;
-  for (const RankResult& rank : run_job(cli::make_job(plan), kSteps, hooks)) {
-    sum += exposed_seconds(rank.spans, lane);
+  std::vector<runtime::RankMeasurement> ranks;
+  for (RankResult& rank : run_job(job, kSteps, hooks)) {
+    runtime::RankMeasurement& made = ranks.emplace_back();
+    made.rank = RankId{static_cast<std::uint32_t>(ranks.size() - 1)};
+    made.steps = std::move(rank.steps);
+    made.spans = std::move(rank.spans);
   }
-  return sum;
+  return report::break_down(job.program, runtime::make_trace(job, "test", ranks));
 }
 
 // Fully sharded: layers are gathered in front of every pass and reduced behind every backward pass.
@@ -62,31 +38,17 @@ TEST(Overlap, ParametersArePrefetchedAndGradientsLeaveDuringBackwardPasses) {
   Layout layout;
   layout.dp = 2;
   layout.zero_stage = 3;
-  const double without = exposed_seconds(layout, Lane::Dp);
+  const double without = to_seconds(breakdown_of(layout).dp_exposed);
   layout.overlap.dp = true;
-  EXPECT_LT(exposed_seconds(layout, Lane::Dp), 0.8 * without);
-}
-
-// Two chunks a stage: the first that is complete leaves while the other is still computed.
-TEST(Overlap, GradientsOfAChunkLeaveWhileOthersAreComputed) {
-  Layout layout;
-  layout.pp = 2;
-  layout.v = 2;
-  layout.dp = 2;
-  layout.schedule = planner::ScheduleKind::Interleaved;
-  layout.zero_stage = 1;
-  layout.overlap.pp = true;
-  const double without = exposed_seconds(layout, Lane::Dp);
-  layout.overlap.dp = true;
-  EXPECT_LT(exposed_seconds(layout, Lane::Dp), 0.9 * without);
+  EXPECT_LT(to_seconds(breakdown_of(layout).dp_exposed), 0.8 * without);
 }
 
 TEST(Overlap, PassesDoNotWaitForTheirOwnSends) {
   Layout layout;
   layout.pp = 2;
-  const double without = exposed_seconds(layout, Lane::Pp);
+  const double without = to_seconds(breakdown_of(layout).pp_exposed);
   layout.overlap.pp = true;
-  EXPECT_LT(exposed_seconds(layout, Lane::Pp), 0.9 * without);
+  EXPECT_LT(to_seconds(breakdown_of(layout).pp_exposed), 0.9 * without);
 }
 
 }  // namespace
