@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "command.h"
 #include "foresail/base/error.h"
@@ -67,9 +68,45 @@ int report_run(const Options& options) {
   return kOk;
 }
 
+/// What stands at `path`, or would when it is made, is a folder that can be written to.
+void demand_folder(const char* option, const fs::path& path) {
+  fs::path made = path;
+  std::error_code problem;
+  while (!made.empty() && !fs::exists(made, problem)) made = made.parent_path();
+  if (made.empty()) made = ".";
+  const fs::path probe = made / ".foresail_probe";
+  const bool is_open = std::ofstream(probe).is_open();
+  fs::remove(probe, problem);
+  if (is_open) return;
+  throw Error(ErrorCode::InvalidInput, fmt::format("{} {}: {} is no folder that can be written to",
+                                                   option, path.string(), made.string()));
+}
+
+/// Files are written when the job is over: what cannot be is said before it starts.
+void check_outputs(const Options& options) {
+  demand_folder("-o", options.output);
+  if (!options.save_weights.empty()) demand_folder("--save-weights", options.save_weights);
+  if (options.metrics.empty()) return;
+  const fs::path metrics = options.metrics;
+  std::error_code problem;
+  keep_input(options.plan, {options.metrics});
+  if (!options.data.empty()) keep_input(options.data, {options.metrics});
+  const bool is_new = !fs::exists(metrics, problem);
+  const bool is_open = std::ofstream(metrics, std::ios::app).is_open();
+  if (is_open && is_new) fs::remove(metrics, problem);
+  if (!is_open) {
+    throw Error(ErrorCode::InvalidInput,
+                fmt::format("--metrics {}: cannot be written", options.metrics));
+  }
+}
+
 int run(const Options& options) {
   std::vector<std::string> arguments;
   const bool is_rank = options.launch == 0;  // under torchrun or srun: be one rank
+  if (!is_rank) {
+    check_outputs(options);
+    parse_trace_ranks(options.common.trace_ranks, options.launch);
+  }
   arguments = {is_rank ? "run" : "launch", options.plan, "-o", options.output};
   add_number(arguments, "--launch", options.launch);
   add_text(arguments, "--data", options.data);

@@ -175,7 +175,7 @@ class StageTensors {
     for (std::uint32_t i = 0; i < ops_.size(); ++i) {
       const OpId id{i};
       const Op& op = ops_[id];
-      if (op.kind != OpKind::Compute || op.chunk != chunk) continue;
+      if (op.kind != OpKind::Compute || op.pass == Pass::Optimizer || op.chunk != chunk) continue;
       if (op.pass != Pass::BackwardWeight) live(fullest.at(op.pass), start_of(id), end_of(id));
       if (op.pass == Pass::Forward) {
         forward[op.microbatch] = id;

@@ -121,8 +121,14 @@ void read_stage_letters(ForeignKeys& keys, const std::string& text, JobParts& pa
   Document counts = Document::array();
   for (std::size_t at = 0; at < stages.size(); ++at) {
     StageLetters layers = stages[at];
-    if (at == 0 && layers.starts_with('E')) layers.erase(0, 1);
-    if (at + 1 == stages.size() && layers.ends_with('L')) layers.pop_back();
+    if (at == 0) {
+      if (!layers.starts_with('E')) keys.fail(key, "must begin with E, the embedding");
+      layers.erase(0, 1);
+    }
+    if (at + 1 == stages.size()) {
+      if (!layers.ends_with('L')) keys.fail(key, "must end with L, the loss");
+      layers.pop_back();
+    }
     if (layers.find_first_not_of('t') != std::string::npos) {
       keys.fail(key, fmt::format("stage {} is \"{}\": the embedding stands on the first stage, the "
                                  "loss on the last, and layers that predict one more token (m) are "
@@ -130,6 +136,12 @@ void read_stage_letters(ForeignKeys& keys, const std::string& text, JobParts& pa
                                  at, stages[at]));
     }
     counts.push_back(layers.size());
+  }
+  for (const char* other :
+       {"num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage",
+        "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers",
+        "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"}) {
+    if (keys.has(other)) keys.fail(other, fmt::format("stands beside {}, which says it", key));
   }
   parts.layout["v"] = stages.size() / pp;
   parts.layout["stages"] = std::move(counts);
@@ -198,6 +210,9 @@ void read_layout(ForeignKeys& keys, JobParts& parts) {
   if (keys.flag("use-torch-fsdp2")) zero = 3;
   layout["zero_stage"] = zero;
   const double offloaded = keys.number("optimizer-offload-fraction").value_or(1);
+  if (!(offloaded >= 0 && offloaded <= 1)) {
+    keys.fail("optimizer-offload-fraction", "must be a share, 0 to 1");
+  }
   if (keys.flag("optimizer-cpu-offload")) layout["optimizer_offload"] = offloaded;
   const std::string granularity = keys.text("recompute-granularity").value_or("none");
   if (granularity == "full") {

@@ -7,6 +7,7 @@
 
 #include "foresail/base/error.h"
 #include "foresail/base/units.h"
+#include "foresail/planner/live_memory.h"
 #include "foresail/planner/plan.h"
 #include "foresail/program/verifier.h"
 #include "plans.h"
@@ -165,6 +166,19 @@ TEST(OptimizerOffload, HostMemoryIsNeverExceeded) {
   EXPECT_TRUE(check(plan).is_feasible());
   plan.cluster.node.host.memory = Bytes(18 * all - 1);
   EXPECT_THAT(check(plan).out_of_memory, HasSubstr("a host needs"));
+}
+
+// Copies of a chunk's gradients are no passes of it.
+TEST(OptimizerOffload, MemoryOverTimeKnowsNoCopies) {
+  const Plan plan = offloaded(plain_model(4), pipeline(2, 2, 2), 4, 1);
+  const Program program = lower(plan);
+  const program::StageMemory memory = live_memory(plan, program, 0);
+  for (const program::LiveTensor& tensor : memory.resident) {
+    EXPECT_NE(tensor.category, program::MemoryCategory::Optimizer);
+  }
+  EXPECT_EQ(
+      memory.lives.size(),
+      live_memory(offloaded(plain_model(4), pipeline(2, 2, 2), 4, 0), program, 0).lives.size());
 }
 
 TEST(OptimizerOffload, LawsNameWhatIsMissing) {

@@ -78,6 +78,8 @@ TEST(ImportMegatron, RefusesStagesThatAreNone) {
     return refusal(".sh", text, on("dgx_h100", 16));
   };
   EXPECT_THAT(refused("Et*3|(tt|)*29,m|L"), HasSubstr("stage 30 is \"m\""));
+  EXPECT_THAT(refused("t*2|(t|)*14t*2L"), HasSubstr("must begin with E"));
+  EXPECT_THAT(refused("Et*2|(t|)*14t*2"), HasSubstr("must end with L"));
   EXPECT_THAT(refused("Et|tE|tL"), HasSubstr("3 stages % pipeline-model-parallel-size 16"));
   EXPECT_THAT(refused("Et*3|(tt|*29"), HasSubstr("column 13: \"(\" is not closed"));
   EXPECT_THAT(refused("Et)"), HasSubstr("column 3: \")\" closes nothing"));

@@ -219,8 +219,13 @@ Bytes read_memory(const Yaml& node) {
 
 HostSpec read_host(const Yaml& node) {
   node.allow_only({"memory", "bandwidth", "link"});
-  return {read_memory(node.at("memory")), read_bandwidth(node.at("bandwidth")),
-          read_bandwidth(node.at("link"))};
+  // Slower ones would make steps of days.
+  const auto rate = [](const Yaml& value) {
+    const Bandwidth read = read_bandwidth(value);
+    if (read < Bandwidth::bps(10'000'000)) value.fail("must be at least 10 Mb/s");
+    return read;
+  };
+  return {read_memory(node.at("memory")), rate(node.at("bandwidth")), rate(node.at("link"))};
 }
 
 }  // namespace
