@@ -177,7 +177,9 @@ int run_worker(const std::vector<std::string>& arguments) {
   while (::waitpid(child, &status, 0) < 0) {
     if (errno != EINTR) throw Error(ErrorCode::Io, fmt::format("wait: {}", std::strerror(errno)));
   }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : kFailedRun;
+  if (WIFEXITED(status)) return WEXITSTATUS(status);
+  fmt::print(stderr, "foresail: {}: ended by signal {}\n", worker, WTERMSIG(status));
+  return kFailedRun;
 }
 
 Command add_run(CLI::App& root) {
