@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "foresail/base/error.h"
+#include "split_group.h"
 
 namespace foresail::runtime {
 namespace {
@@ -292,21 +293,7 @@ class GlooCommunicator : public Communicator {
 };
 
 std::unique_ptr<Communicator> GlooCommunicator::split(int color, int key) {
-  const at::Tensor mine = at::tensor({std::int64_t{color}, std::int64_t{key}}, at::kLong);
-  at::Tensor all = at::empty({2 * size()}, at::kLong);
-  all_gather(mine, all);
-  const auto* entries = all.data_ptr<std::int64_t>();
-  GlooEndpoint::Group group;
-  group.size = 0;
-  for (int other = 0; other < size(); ++other) {
-    const std::int64_t other_color = entries[2 * other];
-    const std::pair<std::int64_t, int> place(entries[2 * other + 1], other);
-    if (other_color != color) continue;
-    ++group.size;
-    if (place < std::pair<std::int64_t, int>(key, rank())) ++group.rank;
-  }
-  group.name = name() + "/split" + std::to_string(splits_++) + "." + std::to_string(color);
-  return endpoint_.connect(group, store_);
+  return endpoint_.connect(split_group(*this, color, key, splits_++), store_);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "foresail/base/error.h"
 #include "meeting_room.h"
+#include "split_group.h"
 
 namespace foresail::runtime {
 
@@ -183,20 +184,7 @@ class RoomCommunicator : public Communicator {
   }
 
   std::unique_ptr<Communicator> split(int color, int key) override {
-    const at::Tensor mine = at::tensor({std::int64_t{color}, std::int64_t{key}}, at::kLong);
-    at::Tensor all = at::empty({2 * size()}, at::kLong);
-    all_gather(mine, all);
-    const auto* entries = all.data_ptr<std::int64_t>();
-    Endpoint::Group group;
-    group.size = 0;
-    for (int other = 0; other < size(); ++other) {
-      if (entries[2 * other] != color) continue;
-      ++group.size;
-      const std::pair<std::int64_t, int> place(entries[2 * other + 1], other);
-      if (place < std::pair<std::int64_t, int>(key, rank())) ++group.rank;
-    }
-    group.name = name() + "/split" + std::to_string(splits_++) + "." + std::to_string(color);
-    return connect_(group);
+    return connect_(split_group(*this, color, key, splits_++));
   }
 
   void abort() override { room_->close(); }
