@@ -89,7 +89,7 @@ class RoomCommunicator : public Communicator {
       : Communicator(group.name, group.rank, group.size),
         room_(std::move(room)),
         connect_(std::move(connect)) {}
-  ~RoomCommunicator() override { room_->close(); }
+  ~RoomCommunicator() override { room_->leave(rank()); }
   RoomCommunicator(const RoomCommunicator&) = delete;
   RoomCommunicator& operator=(const RoomCommunicator&) = delete;
 
@@ -187,7 +187,7 @@ class RoomCommunicator : public Communicator {
     return connect_(split_group(*this, color, key, splits_++));
   }
 
-  void abort() override { room_->close(); }
+  void abort() override { room_->leave(rank()); }
 
  private:
   std::shared_ptr<MeetingRoom> room_;  // shared by the members

@@ -36,8 +36,9 @@ class MeetingRoom {
   void await_fetched(int from, int to);
   void fetch(int from, int to, char* data, std::size_t bytes);
 
-  /// Everybody throws who waits for something that has not happened yet, or will.
-  void close();
+  /// Member `rank` is gone: everybody throws who waits for what it has not done yet, or will.
+  /// Members that have no need of it are not disturbed.
+  void leave(int rank);
 
   int size() const { return size_; }
 
@@ -48,8 +49,12 @@ class MeetingRoom {
     bool is_there = false;
   };
   using Lock = std::unique_lock<std::mutex>;
-  void wait(Lock& lock, std::string_view what, const std::function<bool()>& is_true);
+  /// Until `is_true`; throws when `is_lost` says that it cannot become so.
+  void wait(Lock& lock, std::string_view what, const std::function<bool()>& is_true,
+            const std::function<bool()>& is_lost);
+  void wait_for_all(Lock& lock, std::string_view what, const std::function<bool()>& is_true);
   Letter& letter(int from, int to);
+  bool has_left(int rank) const { return has_left_[static_cast<std::size_t>(rank)]; }
 
   std::string name_;
   int size_;
@@ -61,7 +66,7 @@ class MeetingRoom {
   int done_ = 0;  // who have read
   std::uint64_t round_ = 0;
   std::vector<Letter> letters_;  // by from and to
-  bool is_closed_ = false;
+  std::vector<bool> has_left_;   // by rank
 };
 
 }  // namespace foresail::runtime

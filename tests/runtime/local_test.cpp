@@ -1,9 +1,14 @@
 // All ranks in one process, without a network, train the weights that they train over Gloo.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include <thread>
 
 #include "foresail/base/digest.h"
 #include "foresail/base/document.h"
+#include "foresail/base/error.h"
 #include "foresail/runtime/local.h"
+#include "foresail/runtime/store.h"
 #include "foresail/runtime/weights.h"
 #include "scratch_folder.h"
 #include "thread_job.h"
@@ -98,6 +103,26 @@ TEST(LocalNetwork, ARankThatFailsFreesTheOthers) {
     if (rank == RankId{1}) throw std::runtime_error("rank 1 gives up");
   };
   EXPECT_THROW(run_job(job, 1, hooks), std::runtime_error);
+}
+
+TEST(LocalNetwork, AMemberThatIsDoneDoesNotDisturbTheOthers) {
+  runtime::LocalNetwork network{std::chrono::seconds(60)};
+  runtime::MemoryStore store{std::chrono::seconds(60)};
+  const auto connect = [&](int rank) {
+    return network.endpoint()->connect({.name = "three", .rank = rank, .size = 3}, store);
+  };
+  std::unique_ptr<runtime::Communicator> leaves = connect(0);
+  const auto sends = connect(1);
+  const auto receives = connect(2);
+  leaves.reset();
+  std::thread sender([&] { sends->send(at::ones({8}), 2); });
+  at::Tensor message = at::zeros({8});
+  receives->recv(message, 1);
+  sender.join();
+  EXPECT_TRUE(at::equal(message, at::ones({8})));
+  // What needs the one that left fails at once.
+  EXPECT_THROW(receives->recv(message, 0), Error);
+  EXPECT_THROW(sends->barrier(), Error);
 }
 
 }  // namespace
