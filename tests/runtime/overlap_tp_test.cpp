@@ -14,7 +14,7 @@ using planner::Layout;
 using planner::ScheduleKind;
 using Change = std::function<void(planner::Plan&)>;
 
-constexpr int kSteps = 4;
+constexpr int kSteps = 2;  // the second shows what the first has made of the weights
 
 struct Degrees {
   int tp = 2, pp = 1, dp = 1, cp = 1;
@@ -91,17 +91,16 @@ void use_wide_llama(planner::Plan& plan) {
 // 64 tokens on 8 ranks are shards of 8, which are gathered as 2, 3, 3; on 4 ranks shards of 16, as
 // 5, 5, 6.
 TEST(OverlapTp, ShardsOfUnevenSlicesAreSplitAlike) {
-  expect_trains_alike({layout_of({.tp = 8}), layout_of({.tp = 8}, Sequence::Whole),
-                       recomputing(layout_of({.tp = 4, .dp = 2}), Recompute::Full)},
+  expect_trains_alike({layout_of({.tp = 8}), recomputing(layout_of({.tp = 4}), Recompute::Full)},
                       use_wide_llama);
 }
 
 // 2 tokens in a shard: two slices; 1: all is reduced in one piece, and gathered in one beside the
 // own token.
 TEST(OverlapTp, ShardsOfFewerTokensThanPartsAreSplitAlike) {
-  for (const std::int64_t tokens : {16, 8}) {
+  for (const std::int64_t tokens : {8, 4}) {
     SCOPED_TRACE(tokens);
-    expect_trains_alike({layout_of({.tp = 8})}, [tokens](planner::Plan& plan) {
+    expect_trains_alike({layout_of({.tp = 4})}, [tokens](planner::Plan& plan) {
       use_wide_llama(plan);
       plan.training.sequence_length = tokens;
     });
