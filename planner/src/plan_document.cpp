@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -263,6 +264,14 @@ int job_devices(const Plan& plan) {
     if (ranks > devices) return devices;
   }
   return static_cast<int>(ranks);
+}
+
+int job_nodes(const Plan& plan) {
+  std::set<std::uint32_t> nodes;
+  for (const DeviceId device : plan.placement.device_of) {
+    nodes.insert(device.value / static_cast<std::uint32_t>(plan.cluster.node.devices));
+  }
+  return static_cast<int>(nodes.size());
 }
 
 void save_plan(const Plan& plan, const std::filesystem::path& path) {
