@@ -6,6 +6,7 @@
 
 #include "foresail/base/error.h"
 #include "foresail/base/rng.h"
+#include "parity.h"
 #include "worker_job.h"
 
 namespace foresail::testing {
@@ -198,7 +199,10 @@ DrawnJob draw_job(std::uint64_t index) {
   job.tiny.change = [=](Plan& plan) {
     model.change(plan);
     optimizer.change(plan);
-    if (is_bf16) plan.training.precision = DType::Bf16;
+    if (is_bf16) {
+      plan.training.precision = DType::Bf16;
+      plan.training.global_batch_size = kBf16Batch;
+    }
     plan.stack.async_tensor_parallel = is_async;
   };
   do {
