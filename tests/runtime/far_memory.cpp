@@ -139,6 +139,7 @@ class NearCall {
   void replace_results(torch::jit::Stack& stack) {
     const std::size_t count = schema_.returns().size();
     const std::size_t first = stack.size() - count;
+    for (const auto& [far, near] : nears_) take_new_size(far, near);
     for (std::size_t i = 0; i < count; ++i) {
       c10::IValue& value = stack[first + i];
       const c10::AliasInfo* alias = schema_.returns()[i].alias_info();
@@ -167,6 +168,7 @@ class NearCall {
     TORCH_CHECK(!device_ || *device_ == tensor.device(), schema_.name(), ": two devices");
     device_ = tensor.device();
     at::Tensor near = to_near(tensor);
+    nears_.emplace_back(tensor, near);
     if (near.storage().nbytes() > 0)
       sources_[near.storage().unsafeGetStorageImpl()->data()] = tensor;
     return near;
@@ -178,6 +180,15 @@ class NearCall {
     const auto source = sources_.find(near.storage().unsafeGetStorageImpl()->data());
     if (source == sources_.end()) return to_far(near, *device_);
     return make_far(source->second.storage(), near);  // a view
+  }
+
+  /// Outputs that were empty have got memory.
+  void take_new_size(const at::Tensor& far, const at::Tensor& near) {
+    if (far.sizes() == near.sizes()) return;
+    FORESAIL_EXPECT(far.storage().nbytes() == 0);
+    c10::TensorImpl* impl = far.unsafeGetTensorImpl();
+    impl->set_storage_keep_dtype(to_far(near, *device_).storage());
+    impl->set_sizes_and_strides(near.sizes(), near.strides(), near.storage_offset());
   }
 
   /// The argument that the result is.
@@ -193,7 +204,8 @@ class NearCall {
   bool takes_both_;
   std::vector<c10::IValue> given_;
   std::optional<c10::Device> device_;
-  std::map<const void*, at::Tensor> sources_;
+  std::map<const void*, at::Tensor> sources_;             // of views, by their memory
+  std::vector<std::pair<at::Tensor, at::Tensor>> nears_;  // far and near arguments
 };
 
 void call_near(const c10::OperatorHandle& op, torch::jit::Stack* stack, bool takes_both) {
