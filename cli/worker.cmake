@@ -3,6 +3,7 @@
 find_package(CLI11 REQUIRED)
 set(worker_src ${CMAKE_CURRENT_LIST_DIR}/src)
 add_library(foresail_worker_core STATIC
+  ${worker_src}/option_checks.cpp ${worker_src}/output_checks.cpp
   ${worker_src}/worker_calibrate.cpp ${worker_src}/worker_data.cpp
   ${worker_src}/worker_devices.cpp
   ${worker_src}/worker_environment.cpp ${worker_src}/worker_job.cpp

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "foresail/base/error.h"
+#include "foresail/report/perfetto.h"
 
 namespace foresail::cli {
 namespace {
@@ -50,18 +51,11 @@ void Common::add_step_to(CLI::App& command) {
   command.add_option("--fold", fold, "auto (default) or off");
 }
 
-void Common::add_to(CLI::App& command) {
-  add_step_to(command);
+void Common::add_trace_to(CLI::App& command) {
   command.add_option("--trace", trace_file,
-                     "write the predicted trace (JSON; Chrome's format if "
-                     "the name ends in .perfetto.json)");
+                     "write the trace (JSON; Chrome's format if the name ends in .perfetto.json)");
   command.add_option("--trace-ranks", trace_ranks,
                      "class (default), all, or a list such as 0,8-11");
-  command
-      .add_option("--threads", threads,
-                  "threads for many predictions (validate, --seeds); results do "
-                  "not depend on it")
-      ->check(CLI::Range(1, 1024));
 }
 
 sim::Fidelity Common::fidelity_choice() const {
@@ -85,6 +79,12 @@ scenarios::SimulateOptions simulate_options(const Common& common,
   simulate.profile = profile;
   simulate.conditions = &scenario.conditions;
   return simulate;
+}
+
+std::string trace_text(const std::string& path, const program::Program& program,
+                       const program::Trace& trace) {
+  if (path.ends_with(".perfetto.json")) return report::to_perfetto(program, trace);
+  return program::to_document(trace).dump() + "\n";
 }
 
 std::optional<program::Profile> optional_profile(const std::string& path) {

@@ -13,6 +13,8 @@
 #include "foresail/base/document.h"
 #include "foresail/base/output_files.h"
 #include "foresail/program/profile.h"
+#include "foresail/program/program.h"
+#include "foresail/program/trace.h"
 #include "foresail/scenarios/scenario.h"
 #include "foresail/scenarios/simulate.h"
 #include "foresail/sim/simulator.h"
@@ -44,7 +46,8 @@ struct Common {
   void add_network_to(CLI::App& command);
   /// The former and --fold: for a step whose trace is not asked for.
   void add_step_to(CLI::App& command);
-  void add_to(CLI::App& command);  ///< all
+  /// --trace and --trace-ranks, beside one of the former.
+  void add_trace_to(CLI::App& command);
   sim::Fidelity fidelity_choice() const;
   sim::Fold fold_choice() const;
 };
@@ -56,6 +59,11 @@ scenarios::SimulateOptions simulate_options(const Common& common,
                                             const program::Profile* profile);
 /// The profile in a file; nothing if the name is empty.
 std::optional<program::Profile> optional_profile(const std::string& path);
+
+/// The trace in the format that the name of its file asks for: docs/reference/trace.md's, or
+/// Chrome's.
+std::string trace_text(const std::string& path, const program::Program& program,
+                       const program::Trace& trace);
 
 /// "class", "all" or "0,3,8-11" within a world of `ranks`.
 sim::TraceRanks parse_trace_ranks(const std::string& text, int ranks);

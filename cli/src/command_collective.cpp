@@ -11,6 +11,7 @@
 #include "foresail/scenarios/collective_sweep.h"
 #include "foresail/scenarios/scenario.h"
 #include "foresail/topologies/cluster.h"
+#include "option_checks.h"
 
 namespace foresail::cli {
 namespace {
@@ -173,7 +174,7 @@ Command add_collective(CLI::App& root) {
   app->add_option("--gpus", options->gpus,
                   "size, instead of the file's own (--compare: or the log's ranks)")
       ->excludes(file)
-      ->check(CLI::Range(1, kGpusMax));
+      ->check(whole_number(1, kGpusMax));
   app->add_option("--op", options->operation,
                   "all_reduce (default; of a log: its own), all_gather, reduce_scatter, broadcast, "
                   "all_to_all, sendrecv")
@@ -187,13 +188,13 @@ Command add_collective(CLI::App& root) {
   app->add_option("--nccl-algo", options->algorithm, "ring, tree, nvls, nvls_tree, pat, ...");
   app->add_option("--nccl-proto", options->protocol, "ll, ll128, simple");
   app->add_option("--channels", options->channels, "instead of as many as NCCL finds")
-      ->check(CLI::Range(1, 64));
+      ->check(whole_number(1, 64));
   app->add_option("--seeds", options->seeds, "draws of the switches' hashes")
-      ->check(CLI::Range(1, 10000));
+      ->check(whole_number(1, 10000));
   CLI::Option* groups =
       app->add_option("--groups", options->groups, "groups at once, interleaved over the devices")
           ->excludes(file)
-          ->check(CLI::PositiveNumber);
+          ->check(whole_number(1));
   app->add_option("--compare", options->log_file, "output of nccl-tests to explain")
       ->excludes(file)
       ->excludes(groups);

@@ -17,6 +17,8 @@ program::Trace load_trace(const std::string& path) {
 }
 
 int run(const Options& options) {
+  keep_input(options.predicted, {options.common.report_file});
+  keep_input(options.measured, {options.common.report_file});
   const program::Trace predicted = load_trace(options.predicted);
   const program::Trace measured = load_trace(options.measured);
   const program::Trace& carrier = predicted.program.empty() ? measured : predicted;
@@ -38,7 +40,7 @@ Command add_compare(CLI::App& root) {
   CLI::App* app = root.add_subcommand("compare", "a predicted trace against a measured one");
   app->add_option("predicted", options->predicted, "trace of foresail simulate")->required();
   app->add_option("measured", options->measured, "trace of foresail run")->required();
-  options->common.add_to(*app);
+  options->common.add_outputs_to(*app);
   return {app, [options] { return run(*options); }};
 }
 

@@ -110,7 +110,7 @@ int run(const Common& common) {
 Command add_doctor(CLI::App& root) {
   auto common = std::make_shared<Common>();  // shared with the runner below
   CLI::App* app = root.add_subcommand("doctor", "what this installation can do here");
-  common->add_to(*app);
+  common->add_outputs_to(*app);
   return {app, [common] { return run(*common); }};
 }
 

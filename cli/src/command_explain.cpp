@@ -11,6 +11,7 @@
 #include "foresail/scenarios/explain_memory.h"
 #include "foresail/scenarios/scenario.h"
 #include "foresail/scenarios/what_if.h"
+#include "option_checks.h"
 
 namespace foresail::cli {
 namespace {
@@ -117,10 +118,10 @@ Command add_explain(CLI::App& root) {
     options->common.add_step_to(*each);
   }
   memory->add_option("--rank", options->rank, "instead of the first rank of the fullest stage")
-      ->check(CLI::NonNegativeNumber);
-  memory->add_option("--stage", options->stage, "its first rank")->check(CLI::NonNegativeNumber);
+      ->check(whole_number(0));
+  memory->add_option("--stage", options->stage, "its first rank")->check(whole_number(0));
   memory->add_option("--top", options->top, "how many owners to list")
-      ->check(CLI::Range(1, kOwnersMax));
+      ->check(whole_number(1, kOwnersMax));
   memory->add_option("--curve", options->curve_file, "write the bytes over time (CSV)");
   plan->add_option("--with", options->other, "another scenario or Plan to compare with");
   auto init_options = std::make_shared<InitOptions>();  // shared with the runner below

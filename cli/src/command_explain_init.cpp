@@ -7,6 +7,7 @@
 #include "foresail/planner/plan.h"
 #include "foresail/scenarios/scenario.h"
 #include "foresail/sim/start_time.h"
+#include "option_checks.h"
 
 namespace foresail::cli {
 namespace {
@@ -108,7 +109,7 @@ CLI::App* add_explain_init(CLI::App& explain, InitOptions& options) {
                    "global: after every group; ordered: one at the end (default: both)");
   init->add_option("--groups", options.groups, "plan (default): the Program's; or megatron");
   init->add_option("--pair-groups", options.pair_groups, "further groups, of two ranks each")
-      ->check(CLI::Range(0, kPairGroupsMax));
+      ->check(whole_number(0, kPairGroupsMax));
   options.common.add_outputs_to(*init);
   return init;
 }

@@ -6,6 +6,7 @@
 #include "foresail/scenarios/import.h"
 #include "foresail/scenarios/scenario.h"
 #include "foresail/topologies/cluster.h"
+#include "option_checks.h"
 
 namespace foresail::cli {
 namespace {
@@ -73,9 +74,9 @@ Command add_import(CLI::App& root) {
       ->check(CLI::IsMember({"megatron", "torchtitan", "nemo"}));
   app->add_option("--cluster", options->import.cluster, "catalogue name or file")->required();
   app->add_option("--gpus", options->import.gpus, "instead of what the file says")
-      ->check(CLI::Range(1, kGpusMax));
+      ->check(whole_number(1, kGpusMax));
   app->add_option("--vocab", options->import.vocab, "vocabulary, where the file names a tokenizer")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 22));
+      ->check(whole_number(1, 1 << 22));
   app->add_option("--set", options->variables,
                   "NAME=VALUE of a shell variable, instead of its own");
   app->add_option("-o,--out", options->out, "scenario to write")->required();

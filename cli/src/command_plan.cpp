@@ -9,6 +9,7 @@
 #include "foresail/base/quantity.h"
 #include "foresail/program/program.h"
 #include "foresail/scenarios/search.h"
+#include "option_checks.h"
 
 namespace foresail::cli {
 namespace {
@@ -205,7 +206,7 @@ Command add_plan(CLI::App& root) {
   app->add_option("-o,--output", options->output, "the Plan to write")->required();
   app->add_option("--program", options->program_file, "also write the Program's text form");
   app->add_option("--top", options->top, "of a search: how many best plans to prove and show")
-      ->check(CLI::Range(1, 1000));
+      ->check(whole_number(1, 1000));
   app->add_option("--budget", options->budget,
                   "of a search: seconds after which it stops and prints the gap that is left")
       ->check(CLI::Range(1e-9, 1e9));
@@ -218,7 +219,7 @@ Command add_plan(CLI::App& root) {
   options->common.add_step_to(*app);
   app->add_option("--threads", options->common.threads,
                   "of a search: threads; results do not depend on it")
-      ->check(CLI::Range(1, 1024));
+      ->check(whole_number(1, 1024));
   return {app, [options] { return run(*options); }};
 }
 

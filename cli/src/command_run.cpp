@@ -9,12 +9,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "command.h"
 #include "foresail/base/error.h"
 #include "foresail/program/trace.h"
 #include "foresail/report/result.h"
+#include "option_checks.h"
+#include "output_checks.h"
 
 namespace foresail::cli {
 namespace {
@@ -63,41 +64,30 @@ int report_run(const Options& options) {
     measured = std::max(measured, Bytes(peak.get<std::int64_t>()));
   }
   result.memory_measured = measured;
-  write_file(folder / "result.json", report::to_document(result).dump(2) + "\n");
-  answer(options.common, report::to_document(result), report::to_text(result) + digest_table(run));
+  OutputFiles files;
+  files.add(folder / "result.json", report::to_document(result).dump(2) + "\n");
+  const std::string& trace_file = options.common.trace_file;
+  if (!trace_file.empty()) files.add(trace_file, trace_text(trace_file, program, trace));
+  answer(options.common, report::to_document(result), report::to_text(result) + digest_table(run),
+         std::move(files));
   return kOk;
-}
-
-/// What stands at `path`, or would when it is made, is a folder that can be written to.
-void demand_folder(const char* option, const fs::path& path) {
-  fs::path made = path;
-  std::error_code problem;
-  while (!made.empty() && !fs::exists(made, problem)) made = made.parent_path();
-  if (made.empty()) made = ".";
-  const fs::path probe = made / ".foresail_probe";
-  const bool is_open = std::ofstream(probe).is_open();
-  fs::remove(probe, problem);
-  if (is_open) return;
-  throw Error(ErrorCode::InvalidInput, fmt::format("{} {}: {} is no folder that can be written to",
-                                                   option, path.string(), made.string()));
 }
 
 /// Files are written when the job is over: what cannot be is said before it starts.
 void check_outputs(const Options& options) {
   demand_folder("-o", options.output);
   if (!options.save_weights.empty()) demand_folder("--save-weights", options.save_weights);
-  if (options.metrics.empty()) return;
-  const fs::path metrics = options.metrics;
-  std::error_code problem;
-  keep_input(options.plan, {options.metrics});
-  if (!options.data.empty()) keep_input(options.data, {options.metrics});
-  const bool is_new = !fs::exists(metrics, problem);
-  const bool is_open = std::ofstream(metrics, std::ios::app).is_open();
-  if (is_open && is_new) fs::remove(metrics, problem);
-  if (!is_open) {
-    throw Error(ErrorCode::InvalidInput,
-                fmt::format("--metrics {}: cannot be written", options.metrics));
+  const fs::path folder = options.output;
+  std::vector<std::string> files = {options.metrics, options.common.trace_file,
+                                    options.common.report_file};
+  for (const char* own : {"trace.json", "metrics.jsonl", "run.json", "result.json"}) {
+    files.push_back((folder / own).string());
   }
+  keep_input(options.plan, files);
+  if (!options.data.empty()) keep_input(options.data, files);
+  demand_file("--metrics", options.metrics);
+  demand_file("--trace", options.common.trace_file);
+  demand_file("--report", options.common.report_file);
 }
 
 int run(const Options& options) {
@@ -118,6 +108,7 @@ int run(const Options& options) {
   add_text(arguments, "--timeout", options.timeout);
   add_number(arguments, "--steps", options.steps);
   add_text(arguments, "--trace-ranks", options.common.trace_ranks);
+  if (options.common.is_quiet) arguments.emplace_back("--quiet");
   const int status = run_worker(arguments);
   if (status != kOk) return status;
   const char* rank = std::getenv("RANK");
@@ -126,10 +117,31 @@ int run(const Options& options) {
 }
 
 int calibrate(const Options& options) {
+  if (!options.plan.empty()) {
+    keep_input(options.plan, {options.output, options.common.report_file});
+  }
+  demand_file("-o", options.output);
+  demand_file("--report", options.common.report_file);
   std::vector<std::string> arguments = {"calibrate", "-o", options.output};
   add_text(arguments, "--plan", options.plan);
   add_number(arguments, "--processes", options.processes);
-  return run_worker(arguments);
+  const int status = run_worker(arguments);
+  if (status != kOk) return status;
+  const program::Profile profile = program::load_profile(options.output);
+  const std::size_t kernels = profile.kernels.size();
+  const std::size_t transfers = profile.transfers.size();
+  answer(options.common,
+         {{"profile", options.output},
+          {"host", profile.host},
+          {"blas", profile.blas},
+          {"cores", profile.cores},
+          {"processes", profile.processes},
+          {"kernels", kernels},
+          {"transfers", transfers}},
+         fmt::format("{}: {} kernels and {} transfers by {} processes on {} cores of {}\n",
+                     options.output, kernels, transfers, profile.processes, profile.cores,
+                     profile.host));
+  return kOk;
 }
 
 }  // namespace
@@ -191,7 +203,7 @@ Command add_run(CLI::App& root) {
   app->add_option("--launch", options->launch,
                   "start this many ranks on this host; without it, be the rank that torchrun's or "
                   "Slurm's environment names")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1));
   app->add_option("--data", options->data, "text, or PREFIX of a .bin and .idx, to train on");
   app->add_option("--weights", options->weights,
                   "safetensors file, or folder with one, to start from");
@@ -199,13 +211,14 @@ Command add_run(CLI::App& root) {
                   "folder for model.safetensors and config.json after the last step");
   app->add_option("--device", options->device, "cpu (default), or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  app->add_option("--steps", options->steps, "instead of the plan's")->check(CLI::PositiveNumber);
+  app->add_option("--steps", options->steps, "instead of the plan's")->check(whole_number(1));
   app->add_option("--metrics", options->metrics, "file that gets a JSON line per step");
   app->add_option("--store", options->store,
                   "where ranks meet: tcp (default), tcp://HOST:PORT or redis://HOST[:PORT][/JOB]");
   app->add_option("--timeout", options->timeout,
                   "after which a silent rank is looked for (default 20 s)");
-  options->common.add_to(*app);
+  options->common.add_outputs_to(*app);
+  options->common.add_trace_to(*app);
   return {app, [options] { return run(*options); }};
 }
 
@@ -215,8 +228,8 @@ Command add_calibrate(CLI::App& root) {
   app->add_option("-o,--output", options->output, "the Profile to write")->required();
   app->add_option("--plan", options->plan, "measure what this Plan runs, with as many processes");
   app->add_option("--processes", options->processes, "that measure at the same time")
-      ->check(CLI::PositiveNumber);
-  options->common.add_to(*app);
+      ->check(whole_number(1));
+  options->common.add_outputs_to(*app);
   return {app, [options] { return calibrate(*options); }};
 }
 

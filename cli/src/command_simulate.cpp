@@ -4,9 +4,9 @@
 
 #include "command.h"
 #include "foresail/program/profile.h"
-#include "foresail/report/perfetto.h"
 #include "foresail/report/result.h"
 #include "foresail/scenarios/seeds.h"
+#include "option_checks.h"
 
 namespace foresail::cli {
 namespace {
@@ -16,11 +16,6 @@ struct Options {
   std::string scenario, profile, links_file;
   int seeds = 1;
 };
-
-std::string trace_text(const std::string& path, const scenarios::Answer& answer) {
-  if (path.ends_with(".perfetto.json")) return report::to_perfetto(answer.program, answer.trace);
-  return program::to_document(answer.trace).dump() + "\n";
-}
 
 // One line per link, for a spreadsheet.
 std::string links_text(const std::vector<sim::LinkLoad>& links) {
@@ -63,7 +58,7 @@ int run(const Options& options) {
   }
   OutputFiles files;
   const std::string& trace_file = options.common.trace_file;
-  if (!trace_file.empty()) files.add(trace_file, trace_text(trace_file, made));
+  if (!trace_file.empty()) files.add(trace_file, trace_text(trace_file, made.program, made.trace));
   if (!options.links_file.empty()) files.add(options.links_file, links_text(made.links));
   Document document = report::to_document(*made.result);
   std::string text = report::to_text(*made.result);
@@ -87,8 +82,12 @@ Command add_simulate(CLI::App& root) {
   app->add_option("--links", options->links_file, "write the load of every link (CSV)");
   app->add_option("--seeds", options->seeds,
                   "simulate this many seeds and show the distribution of the step time")
-      ->check(CLI::Range(1, 100000));
-  options->common.add_to(*app);
+      ->check(whole_number(1, 100000));
+  app->add_option("--threads", options->common.threads,
+                  "threads for --seeds; results do not depend on it")
+      ->check(whole_number(1, 1024));
+  options->common.add_step_to(*app);
+  options->common.add_trace_to(*app);
   return {app, [options] { return run(*options); }};
 }
 

@@ -12,6 +12,7 @@
 #include "foresail/topologies/cluster.h"
 #include "foresail/topologies/export.h"
 #include "foresail/topologies/import.h"
+#include "option_checks.h"
 
 namespace foresail::cli {
 namespace {
@@ -155,7 +156,7 @@ int import(const Options& options) {
 void add_cluster(CLI::App& command, Options& options) {
   command.add_option("cluster", options.cluster, "catalogue name or file")->required();
   command.add_option("--gpus", options.gpus, "size, instead of the file's own")
-      ->check(CLI::Range(1, kGpusMax));
+      ->check(whole_number(1, kGpusMax));
 }
 
 void add_import(CLI::App& command, Options& options) {
@@ -168,7 +169,7 @@ void add_import(CLI::App& command, Options& options) {
   command
       .add_option("--gpus-per-node", options.gpus_per_node,
                   "where the file does not say; default: one per NIC")
-      ->check(CLI::Range(1, 1024));
+      ->check(whole_number(1, 1024));
   command.add_option("--link-latency", options.link_latency,
                      "of a cable and its switch, where the file has none; default: 450 ns");
 }

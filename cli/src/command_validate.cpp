@@ -8,6 +8,7 @@
 #include "command.h"
 #include "foresail/base/error.h"
 #include "foresail/scenarios/validate.h"
+#include "option_checks.h"
 
 namespace foresail::cli {
 namespace {
@@ -82,12 +83,12 @@ Command add_validate(CLI::App& root) {
   app->add_option(
          "--anchor", options->anchor,
          "refit on the first N rows (by id) of each source, device and stack; score the rest")
-      ->check(CLI::Range(0, 1000));
+      ->check(whole_number(0, 1000));
   app->add_option("--log", options->log, "append date, commit, constants and errors to this table");
   app->add_option("--commit", options->commit, "what to write as commit into --log");
   options->common.add_step_to(*app);
   app->add_option("--threads", options->common.threads, "threads; results do not depend on it")
-      ->check(CLI::Range(1, 1024));
+      ->check(whole_number(1, 1024));
   return {app, [options] { return run(*options); }};
 }
 

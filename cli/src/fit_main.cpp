@@ -10,6 +10,7 @@
 #include "foresail/base/yaml.h"
 #include "foresail/scenarios/collective_tables.h"
 #include "foresail/scenarios/fit.h"
+#include "option_checks.h"
 
 namespace foresail::cli {
 namespace {
@@ -91,7 +92,7 @@ int main(int count, char** values) {
   app.add_option("--data", options.data, "folder with the rows of the fit set")->required();
   app.add_option("--tree", options.tree, "source tree whose catalogue is rewritten")->required();
   app.add_option("--device", options.device, "fit this device alone");
-  app.add_option("--threads", options.threads)->check(CLI::Range(1, 256));
+  app.add_option("--threads", options.threads)->check(foresail::cli::whole_number(1, 256));
   app.add_flag("--collectives", options.is_collectives,
                "fit NCCL's launch overhead and latency factor instead, on nccl-tests tables");
   app.add_flag("--dry-run", options.is_dry, "print, write nothing");

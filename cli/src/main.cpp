@@ -7,6 +7,7 @@
 
 #include "command.h"
 #include "foresail/base/error.h"
+#include "option_checks.h"
 
 namespace foresail::cli {
 namespace {
@@ -20,6 +21,7 @@ int dispatch(int count, char** values) {
                                          add_calibrate(app), add_compare(app),    add_validate(app),
                                          add_topology(app),  add_collective(app), add_explain(app),
                                          add_import(app),    add_doctor(app)};
+  refuse_in_one_line(app);
   try {
     app.parse(count, values);
   } catch (const CLI::ParseError& problem) {

@@ -6,7 +6,6 @@
 
 #include "foresail/runtime/calibrate.h"
 #include "worker_environment.h"
-#include "worker_job.h"
 #include "worker_rendezvous.h"
 #include "worker_run.h"
 
@@ -18,7 +17,7 @@ void calibrate_in(const CalibrateRunOptions& options, Rendezvous& rendezvous) {
   const RankEnvironment& environment = rendezvous.environment();
   std::optional<runtime::Job> job;
   if (!options.plan.empty()) {
-    job = make_job(load_executable_plan(options.plan, environment.world_size));
+    job = load_executable_plan(options.plan, environment.world_size).job;
     agree_on_digests(environment, *job, rendezvous.store());
   }
   const runtime::GlooEndpoint endpoint(endpoint_options(rendezvous.store_host()));

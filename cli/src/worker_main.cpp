@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "option_checks.h"
 #include "worker_calibrate.h"
 #include "worker_devices.h"
 #include "worker_launch.h"
@@ -33,13 +34,14 @@ void add_run_options(CLI::App& command, Arguments& arguments) {
                      "folder for model.safetensors and config.json after the last step");
   command.add_option("--device", arguments.run.device, "cpu or cuda");
   command.add_option("--steps", arguments.steps, "instead of training.steps")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1));
   command.add_option("--trace-ranks", arguments.run.trace_ranks, "all, class, or a list of ranks");
   command.add_option("--metrics", arguments.run.metrics, "file that gets a JSON line per step");
   command.add_option("--store", arguments.run.store,
                      "where ranks meet: tcp, tcp://HOST:PORT or redis://HOST[:PORT][/JOB]");
   command.add_option("--timeout", arguments.run.timeout,
                      "after which a silent rank is looked for (20 s)");
+  command.add_flag("--quiet", arguments.run.is_quiet, "no line per step");
 }
 
 void add_calibrate_options(CLI::App& command, Arguments& arguments) {
@@ -72,6 +74,7 @@ int launch_run(const Arguments& arguments) {
     options.half_written.push_back(unfinished_weights(arguments.run.save_weights));
   }
   if (arguments.steps > 0) add("--steps", std::to_string(arguments.steps));
+  if (arguments.run.is_quiet) options.arguments.emplace_back("--quiet");
   return launch(options);
 }
 
@@ -100,10 +103,11 @@ int dispatch(int count, char** values) {
   CLI::App* calibrate = app.add_subcommand("calibrate", "measure this host");
   add_calibrate_options(*calibrate, arguments);
   calibrate->add_option("--processes", arguments.ranks, "that measure at the same time")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1));
   CLI::App* calibrate_one = app.add_subcommand("calibrate-rank", "be one process of calibrate");
   add_calibrate_options(*calibrate_one, arguments);
   CLI::App* devices = app.add_subcommand("devices", "what this build sees of CUDA and NCCL");
+  refuse_in_one_line(app);
   try {
     app.parse(count, values);
   } catch (const CLI::ParseError& error) {

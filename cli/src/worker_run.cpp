@@ -13,6 +13,7 @@
 #include "foresail/runtime/text_data.h"
 #include "foresail/runtime/trainer.h"
 #include "foresail/runtime/weights.h"
+#include "output_checks.h"
 #include "worker_data.h"
 #include "worker_devices.h"
 #include "worker_job.h"
@@ -44,14 +45,6 @@ std::filesystem::path data_path(const RunOptions& options, const runtime::Job& j
 }
 
 /// The file itself appears with the first step.
-void check_metrics_option(const RunOptions& options) {
-  if (options.metrics.empty()) return;
-  const auto folder = std::filesystem::absolute(options.metrics).parent_path();
-  if (std::filesystem::is_directory(folder)) return;
-  throw Error(ErrorCode::InvalidInput,
-              fmt::format("--metrics {}: {} is no folder", options.metrics, folder.string()));
-}
-
 /// Refuses what cannot be named or does not fit, before anything starts.
 void check_weight_options(const RunOptions& options, const runtime::Job& job) {
   if (!options.save_weights.empty()) runtime::architecture_of(job.model);
@@ -67,7 +60,7 @@ int report_failure(const std::exception_ptr& failure) {
   return found.status;
 }
 
-planner::Plan load_executable_plan(const std::filesystem::path& path, int processes) {
+ExecutablePlan load_executable_plan(const std::filesystem::path& path, int processes) {
   planner::Plan plan = planner::load_plan(path);
   const planner::Layout& layout = plan.layout;
   if (layout.world_size() != processes) {
@@ -83,7 +76,13 @@ planner::Plan load_executable_plan(const std::filesystem::path& path, int proces
   if (!feasibility.out_of_memory.empty()) {
     throw Error(ErrorCode::InvalidInput, path.string() + ": " + feasibility.out_of_memory);
   }
-  return plan;
+  runtime::Job job = make_job(plan);
+  try {
+    runtime::check_supported(job);
+  } catch (const Error& problem) {
+    throw Error(problem.code(), path.string() + ": " + problem.what());
+  }
+  return {std::move(plan), std::move(job)};
 }
 
 void agree_on_digests(const RankEnvironment& environment, const runtime::Job& job,
@@ -110,16 +109,17 @@ namespace {
 
 /// What is known before ranks meet.
 struct Prepared {
-  explicit Prepared(const RunOptions& given, const RankEnvironment& environment)
+  Prepared(const RunOptions& given, const RankEnvironment& environment)
+      : Prepared(given, load_executable_plan(given.plan, environment.world_size)) {
+    device = open_device(given.device, environment);
+  }
+  Prepared(const RunOptions& given, ExecutablePlan loaded)
       : options(given),
         traced(parse_trace_ranks(given.trace_ranks)),
-        plan(load_executable_plan(given.plan, environment.world_size)),
-        job(make_job(plan)),
+        plan(std::move(loaded.plan)),
+        job(std::move(loaded.job)),
         steps(given.steps.value_or(job.training.steps)) {
-    device = open_device(given.device, environment);
-    runtime::check_supported(job);
     check_weight_options(options, job);
-    check_metrics_option(options);
     if (steps < 1) {
       throw Error(ErrorCode::InvalidInput, fmt::format("steps {}, must be > 0", steps));
     }
@@ -172,7 +172,7 @@ void train(const Prepared& prepared, runtime::Trainer& trainer, const StepMeter&
         meter.of_rank(measurement.steps.back(), measurement.rank,
                       {spans.begin() + static_cast<std::ptrdiff_t>(seen), spans.end()});
     seen = spans.size();
-    fmt::print("{}\n", to_text(metrics));
+    if (!prepared.options.is_quiet) fmt::print("{}\n", to_text(metrics));
     std::fflush(stdout);
     if (file.empty()) continue;
     if (lines == nullptr) lines = std::make_unique<JsonLines>(file);
@@ -181,12 +181,20 @@ void train(const Prepared& prepared, runtime::Trainer& trainer, const StepMeter&
   measurement.spans = trainer.spans();
 }
 
+/// What rank 0 writes, after the last step or during them.
+void check_outputs(const RunOptions& options) {
+  demand_folder("-o", options.output);
+  if (!options.save_weights.empty()) demand_folder("--save-weights", options.save_weights);
+  demand_file("--metrics", options.metrics);
+}
+
 /// The part of a run in which ranks depend on each other.
 void run_together(const Prepared& prepared, Rendezvous& rendezvous, StartClock clock) {
   const RankEnvironment& environment = rendezvous.environment();
   const RunOptions& options = prepared.options;
   const runtime::Job& job = prepared.job;
   runtime::Store& store = rendezvous.store();
+  if (environment.rank == 0) check_outputs(options);
   agree_on_digests(environment, job, store);
   clock.end("digests", rendezvous.take_use());
   const auto data = open_data(
@@ -210,7 +218,7 @@ void run_together(const Prepared& prepared, Rendezvous& rendezvous, StartClock c
        .connected = [&] { clock.end_apart("addresses", "groups", rendezvous.take_use()); }});
   if (!options.weights.empty()) trainer.read_weights(weights_file(options.weights));
   clock.end("weights", rendezvous.take_use());
-  if (environment.rank == 0) fmt::print("start  {}\n", clock.to_text());
+  if (environment.rank == 0 && !options.is_quiet) fmt::print("start  {}\n", clock.to_text());
   const StepMeter meter(prepared.plan, job);
   train(prepared, trainer, meter, measurement);
   auto all = gather(environment, prepared.traced, job, std::move(measurement), store);

@@ -23,6 +23,7 @@ struct RunOptions {
   std::string save_weights;      ///< folder for the weights after the last step; empty: not kept
   std::optional<int> steps;      ///< absent: training.steps
   std::string trace_ranks = "class";
+  bool is_quiet = false;         ///< without a line per step
   std::string device = "cpu";    ///< or cuda
   std::string metrics;           ///< file that gets a line of JSON per step; empty: none
   std::string store;             ///< as parse_store reads it
@@ -39,9 +40,14 @@ int report_failure(const std::exception_ptr& failure);
 /// Trains, and on rank 0 prints a line per step and writes trace.json, metrics.jsonl and run.json.
 void run_rank(const RunOptions& options);
 
-/// A Plan that can be executed by `processes` ranks. Throws Error{InvalidInput} if it was edited,
-/// breaks a law, does not fit, or has another number of ranks.
-planner::Plan load_executable_plan(const std::filesystem::path& path, int processes);
+struct ExecutablePlan {
+  planner::Plan plan;
+  runtime::Job job;
+};
+/// A Plan that can be executed by `processes` ranks. Throws Error that names the file if it was
+/// edited, breaks a law, does not fit, has another number of ranks, or asks for what the runtime
+/// does not do.
+ExecutablePlan load_executable_plan(const std::filesystem::path& path, int processes);
 
 /// Before the first op: every rank shows its digests, and all of them throw alike if one differs
 /// from rank 0's (Error{InvalidInput} with the rank and both digests).

@@ -1,5 +1,6 @@
 #include "worker_store.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "foresail/base/error.h"
@@ -14,10 +15,16 @@ constexpr int kPortMax = 65535;
   throw Error(ErrorCode::InvalidInput, "--store: \"" + text + "\": " + why);
 }
 
-/// "HOST:PORT", or "HOST" if there is a default port.
+/// "HOST:PORT", or "HOST" if there is a default port; "[ADDRESS]" is a host of IPv6.
 void read_place(const std::string& text, const std::string& place, StoreAddress& address) {
-  const std::size_t colon = place.rfind(':');
-  address.host = place.substr(0, colon);
+  const bool is_ipv6 = place.starts_with('[');
+  const std::size_t host_end = is_ipv6 ? place.find(']') : 0;
+  if (host_end == std::string::npos) refuse(text, "\"[\" without \"]\"");
+  const std::size_t colon = place.find(':', host_end);
+  address.host = is_ipv6 ? place.substr(1, host_end - 1) : place.substr(0, colon);
+  if (is_ipv6 && std::min(colon, place.size()) != host_end + 1) {
+    refuse(text, "a port follows \"]\" after \":\"");
+  }
   if (address.host.empty()) refuse(text, "names no host");
   if (colon == std::string::npos) {
     if (address.port == 0) refuse(text, "names no port");
@@ -33,7 +40,8 @@ void read_place(const std::string& text, const std::string& place, StoreAddress&
 }  // namespace
 
 std::string StoreAddress::text() const {
-  const std::string place = host + ':' + std::to_string(port);
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  const std::string place = (is_ipv6 ? '[' + host + ']' : host) + ':' + std::to_string(port);
   return kind == Kind::Redis ? "redis://" + place : place;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ namespace foresail::planner {
 namespace {
 
 constexpr std::int64_t kBatchMax = std::int64_t{1} << 40;
+constexpr double kLearningRateMax = 1e6;
 constexpr double kMessageCostMax = 1000;
 constexpr std::string_view kIdentity = "identity";
 
@@ -106,6 +108,9 @@ void read_data(const Yaml& node, program::Training& training) {
 void read_learning_rate(const Yaml& node, program::Training& training) {
   using program::LearningRateDecay;
   training.learning_rate = not_negative(node, "learning_rate", training.learning_rate);
+  if (training.learning_rate > kLearningRateMax) {
+    node.at("learning_rate").fail(fmt::format("must be at most {}", kLearningRateMax));
+  }
   const auto steps = [&](const char* key) {
     const auto value = node.find(key);
     return value ? static_cast<int>(value->as_integer(0, INT32_MAX)) : 0;
@@ -259,6 +264,14 @@ int job_devices(const Plan& plan) {
     if (ranks > devices) return devices;
   }
   return static_cast<int>(ranks);
+}
+
+int job_nodes(const Plan& plan) {
+  std::set<std::uint32_t> nodes;
+  for (const DeviceId device : plan.placement.device_of) {
+    nodes.insert(device.value / static_cast<std::uint32_t>(plan.cluster.node.devices));
+  }
+  return static_cast<int>(nodes.size());
 }
 
 void save_plan(const Plan& plan, const std::filesystem::path& path) {

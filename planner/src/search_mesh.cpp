@@ -93,11 +93,12 @@ MeshCost::MeshCost(const Plan& plan, const program::CostModel& cost)
   for (int rank = 0; rank < grid.world_size(); ++rank) {
     world_.push_back(plan.placement.device_of[RankId{static_cast<std::uint32_t>(rank)}]);
   }
+  nodes_ = job_nodes(plan);
 }
 
 double MeshCost::kernel(const Kernel& kernel) const {
   if (kernel.kind != KernelKind::Collective) {
-    return to_seconds(cost_.kernel(kernel, world_.front()));
+    return to_seconds(cost_.kernel(kernel, nodes_));
   }
   return least(program::communicator_of(kernel), kernel.collective, kernel.bytes);
 }

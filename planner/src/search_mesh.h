@@ -54,6 +54,7 @@ class MeshCost {
   std::vector<Devices> edp_;             // by stage
   std::vector<std::pair<DeviceId, DeviceId>> neighbours_;
   Devices embedding_, world_;
+  int nodes_ = 1;
   double scalars_ = -1;
   std::map<std::int64_t, double> messages_;
   std::map<std::tuple<int, program::Cut::Kind, int>, Devices> parts_;

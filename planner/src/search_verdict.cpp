@@ -18,11 +18,11 @@ namespace {
 /// The first stage's first chunk, one forward, without its collectives.
 double first_forward(const Plan& plan, const program::CostModel& cost) {
   double seconds = 0;
-  const DeviceId device = plan.placement.device_of[RankId{0}];
+  const int nodes = job_nodes(plan);
   const StageWork work = stage_work(plan, 0);
   for (const Kernel& kernel : work.chunks.front().forward) {
     if (kernel.kind == KernelKind::Collective) continue;
-    seconds += to_seconds(cost.kernel(kernel, device));
+    seconds += to_seconds(cost.kernel(kernel, nodes));
   }
   return seconds;
 }

@@ -54,17 +54,27 @@ void write_lines(const std::filesystem::path& path, const std::vector<std::strin
   write_file(path, text);
 }
 
+/// Replaces the line of a constant, or adds it behind the others.
+void write_constant(const FittedParameter& fitted, std::vector<std::string>& lines) {
+  const std::string start = "  " + fitted.parameter.name + ":";
+  const std::string text = fmt::format("{} {:.4g}", start, fitted.value);
+  // `nccl` has a launch_us too.
+  auto line = std::ranges::find(lines, "constants:");
+  FORESAIL_EXPECT(line != lines.end());
+  ++line;
+  while (line != lines.end() && line->starts_with(' ') && !line->starts_with(start)) ++line;
+  if (line != lines.end() && line->starts_with(start)) {
+    *line = text;
+  } else {
+    lines.insert(line, text);
+  }
+}
+
 void write_device(const FitSummary& summary, const std::filesystem::path& path,
                   const std::string& origin) {
   std::vector<std::string> lines = lines_of(path);
-  bool is_constant = false;  // `nccl` has a launch_us too
-  for (std::string& line : lines) {
-    if (!line.starts_with(' ')) is_constant = line == "constants:";
-    for (const FittedParameter& fitted : summary.parameters) {
-      if (!is_constant || fitted.parameter.member == nullptr) continue;
-      const std::string start = "  " + fitted.parameter.name + ":";
-      if (line.starts_with(start)) line = fmt::format("{} {:.4g}", start, fitted.value);
-    }
+  for (const FittedParameter& fitted : summary.parameters) {
+    if (fitted.parameter.member != nullptr) write_constant(fitted, lines);
   }
   const auto provenance = std::ranges::find_if(
       lines, [](const std::string& line) { return line.starts_with("provenance:"); });

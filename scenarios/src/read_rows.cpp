@@ -14,6 +14,29 @@ constexpr std::int64_t kCountMax = std::int64_t{1} << 40;
 constexpr std::int64_t kDegreeMax = 1 << 24;
 constexpr std::int64_t kZeroMax = 3;
 constexpr double kSecondsMin = 1e-9;
+// What else sources print of a step; iter_s alone is compared.
+const std::vector<std::string_view> kResultKeys = {"iter_s",
+                                                   "iter_s_from",
+                                                   "tokens_per_s",
+                                                   "tokens_per_s_per_gpu",
+                                                   "tflops_per_gpu",
+                                                   "hw_tflops_per_gpu",
+                                                   "agg_pflops",
+                                                   "peak_tflops_used",
+                                                   "mfu",
+                                                   "hfu",
+                                                   "pct_peak",
+                                                   "days_300b_tokens",
+                                                   "flops_per_seq_implied",
+                                                   "speedup",
+                                                   "throughput_gain_pct",
+                                                   "delta_from_baseline",
+                                                   "overhead_pct",
+                                                   "mem_gb",
+                                                   "oom",
+                                                   "layer_fwd_ms",
+                                                   "layer_bwd_ms",
+                                                   "layer_total_ms"};
 
 std::optional<std::int64_t> count(const std::optional<Yaml>& section, std::string_view key,
                                   std::int64_t most = kCountMax) {
@@ -124,6 +147,9 @@ void read_record(const Yaml& record, std::map<std::string, int>& ids, RowFile& f
   const Yaml id = record.at("id");
   demand_name(id);
   row.id = distinct(id.as_string(), ids);
+  if (row.id != id.as_string()) {
+    row.remarks.push_back(fmt::format("id {} given before: shown as {}", id.as_string(), row.id));
+  }
   if (const auto source = record.find("source")) demand_name(*source);
   row.source = text(record, "source");
   note_unused(record,
@@ -135,6 +161,7 @@ void read_record(const Yaml& record, std::map<std::string, int>& ids, RowFile& f
   read_parallel_columns(record, row);
   read_training_columns(record, row);
   if (const auto result = record.find("result")) {
+    note_unused(*result, kResultKeys, row);
     if (const auto seconds = result->find("iter_s")) {
       row.published_s = seconds->as_number();
       if (row.published_s < kSecondsMin) seconds->fail("must be at least 1 ns");

@@ -29,7 +29,9 @@ class SearchCost final : public program::CostModel {
         simulator_(cluster, options_),
         compute_(cluster.device(), nullptr, sim::host_share(cluster.node())) {}
 
-  Duration kernel(const Kernel& kernel, DeviceId) const override { return compute_.kernel(kernel); }
+  Duration kernel(const Kernel& kernel, int nodes) const override {
+    return compute_.on_slowest_of(nodes).kernel(kernel);
+  }
 
   Duration collective(Collective kind, Bytes bytes,
                       std::span<const DeviceId> devices) const override {

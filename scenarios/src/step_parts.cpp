@@ -96,12 +96,17 @@ std::vector<StepPart> step_parts(const planner::Plan& plan, const program::Progr
                                  const topologies::DeviceSpec& judge,
                                  const program::Profile* profile) {
   const sim::ComputeCost cost(plan.cluster.device, profile, sim::host_share(plan.cluster.node));
+  const double pace =
+      topologies::slowest_pace(plan.cluster.device.constants, planner::job_nodes(plan));
   std::vector<StepPart> parts;
   double beyond = to_seconds(result.breakdown.compute);
+  double slowest = 0;
   for (const auto& [cause, seconds] : kernel_seconds(program, cost, judge)) {
     parts.push_back({cause, seconds});
-    beyond -= seconds;
+    slowest += seconds * (pace - 1);
+    beyond -= seconds * pace;
   }
+  if (slowest > 0) parts.push_back({"pace of the slowest node", slowest});
   const report::Breakdown& rest = result.breakdown;
   parts.push_back({"beside communication and host", beyond});
   for (const auto& [cause, time] :

@@ -55,6 +55,7 @@ RowOutcome validate_row(const Row& row, const Catalogue& catalogue, const Valida
   for (const std::string& column : row.unused) {
     result.assumed.push_back(fmt::format("column {} not used", column));
   }
+  result.assumed.insert(result.assumed.end(), row.remarks.begin(), row.remarks.end());
   if (const auto naive = catalogue.yardstick.predict(plan)) result.naive_s = to_seconds(*naive);
   // Whoever has measured a few steps knows the software and the fabric.
   const Novelty novelty = anchored != nullptr ? Novelty::Configuration

@@ -65,6 +65,12 @@ ComputeCost::Key ComputeCost::key_of(const Kernel& kernel) {
   return {kernel.kind, kernel.dtype, kernel.is_backward, kernel.bytes.count(), 0, 0, 0, 0};
 }
 
+ComputeCost ComputeCost::on_slowest_of(int nodes) const {
+  ComputeCost made = *this;
+  made.pace_ = topologies::slowest_pace(device_.constants, nodes);
+  return made;
+}
+
 Duration ComputeCost::kernel(const Kernel& kernel) const {
   FORESAIL_EXPECT(kernel.kind != KernelKind::Collective);
   if (is_of_host(kernel.kind)) {
@@ -73,6 +79,10 @@ Duration ComputeCost::kernel(const Kernel& kernel) const {
     return duration_from_seconds(static_cast<double>(kernel.bytes.count()) /
                                  rate.bytes_per_second());
   }
+  return scaled(on_mean_node(kernel), pace_);
+}
+
+Duration ComputeCost::on_mean_node(const Kernel& kernel) const {
   if (profile_ != nullptr) {
     const auto found = measured_.find(key_of(kernel));
     if (found != measured_.end()) return found->second;

@@ -137,8 +137,9 @@ StepOutcome Simulator::run(std::span<const Job> jobs) const {
   return outcome;
 }
 
-Duration Simulator::kernel(const Kernel& kernel, DeviceId) const {
+Duration Simulator::kernel(const Kernel& kernel, int nodes) const {
   return ComputeCost(cluster_.device(), options_.profile, host_share(cluster_.node()))
+      .on_slowest_of(nodes)
       .kernel(kernel);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "foresail/base/error.h"
 #include "foresail/base/rng.h"
@@ -18,6 +19,12 @@ using program::OpKind;
 // Below this a transfer is all latency and shares nothing.
 constexpr double kSharedBytes = 65536;
 
+int nodes_of(const program::Placement& placement, const topologies::Cluster& cluster) {
+  std::set<int> nodes;
+  for (const DeviceId device : placement.device_of) nodes.insert(cluster.node_of(device));
+  return static_cast<int>(nodes.size());
+}
+
 // Gradients and parameters, which share the device with the passes.
 bool is_beside_passes(Lane lane) {
   return lane == Lane::Dp || lane == Lane::Replica;
@@ -31,8 +38,9 @@ StepEngine::StepEngine(const Context& context, Network& network, StepEvents& eve
       network_(network),
       units_(std::move(units)),
       coupling_(context.program, units_.slot_of),
-      compute_(context.cluster.device(), context.options.profile,
-               host_share(context.cluster.node())),
+      compute_(ComputeCost(context.cluster.device(), context.options.profile,
+                           host_share(context.cluster.node()))
+                   .on_slowest_of(nodes_of(context.placement, context.cluster))),
       speed_(units_, context.placement, context.cluster, context.options),
       events_(events),
       launcher_(std::move(launcher)) {

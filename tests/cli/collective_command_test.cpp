@@ -82,7 +82,7 @@ TEST(CollectiveCommand, BadInputGivesOneClearMessageAndStatusTwo) {
         {"--cluster selene --gpus 16 --factor inf", "--factor: inf"},
         {"--cluster selene --gpus 16 --factor 1e308", "--factor: 1e+308"},
         {"--cluster selene --gpus 16 --factor 1", "--factor: 1 is not above 1"},
-        {"--cluster selene --gpus 0", "--gpus: Value 0 not in range"},
+        {"--cluster selene --gpus 0", "--gpus: \"0\" is no whole number from 1 to"},
         {"--fold off", "--fold"},
         {"--trace x.json", "--trace"},
         {"--trace-ranks all", "--trace-ranks"},

@@ -141,12 +141,16 @@ TEST(StoreAddress, IsReadFromTheOptionOrTheEnvironment) {
   environment.job = "slurm-7.0";
   EXPECT_EQ(cli::parse_store("", environment).text(), "n0:1234");
   EXPECT_EQ(cli::parse_store("tcp://h:99", environment).text(), "h:99");
+  EXPECT_EQ(cli::parse_store("tcp://[fe80::1]:99", environment).host, "fe80::1");
+  EXPECT_EQ(cli::parse_store("tcp://[fe80::1]:99", environment).text(), "[fe80::1]:99");
+  EXPECT_EQ(cli::parse_store("redis://[::1]/j", environment).text(), "redis://[::1]:6379");
   const cli::StoreAddress redis = cli::parse_store("redis://h", environment);
   EXPECT_EQ(redis.text(), "redis://h:6379");
   EXPECT_EQ(redis.job, "slurm-7.0");
   EXPECT_EQ(cli::parse_store("redis://h:1/mine", environment).job, "mine");
   for (const char* wrong :
-       {"h:1", "http://h:1", "tcp://h", "tcp://:1", "redis://h:x", "redis://h:70000"}) {
+       {"h:1", "http://h:1", "tcp://h", "tcp://:1", "redis://h:x", "redis://h:70000",
+        "tcp://[::1:9", "tcp://[::1]9", "tcp://[]:9", "tcp://::1:9"}) {
     EXPECT_THROW(cli::parse_store(wrong, environment), Error) << wrong;
   }
   environment.job.clear();

@@ -195,6 +195,44 @@ TEST_F(Worker, CalibrationCoversEveryKernelOfThePlan) {
   EXPECT_TRUE(has_all_reduce);
 }
 
+/// `foresail run`, which starts the worker and answers.
+class RunCommand : public Worker {
+ protected:
+  Outcome run(const std::string& options) {
+    return run_command(std::string(FORESAIL_COMMAND) + " run " + save("plan.yaml", two_ranks()) +
+                       " --launch 2 -o " + output() + " " + options);
+  }
+  std::string file(const std::string& name) const { return (folder_ / name).string(); }
+};
+
+TEST_F(RunCommand, WritesTheTraceForPerfettoAndTheTable) {
+  const Outcome outcome =
+      run("--trace " + file("t.perfetto.json") + " --report " + file("table") + " --quiet");
+  ASSERT_EQ(outcome.status, 0) << outcome.text;
+  // Nothing but the answer, which the report repeats.
+  EXPECT_EQ(outcome.text, contents(file("table")));
+  const Document chrome = parse_json(contents(file("t.perfetto.json")), "t");
+  const Document own = parse_json(contents(output() + "/trace.json"), "trace.json");
+  EXPECT_GE(chrome.at("traceEvents").size(), own.at("spans").size());
+  EXPECT_GT(own.at("spans").size(), 0u);
+}
+
+TEST_F(RunCommand, RefusesWhatItCannotWriteOrHasNoUseForBeforeItStarts) {
+  for (const auto& [options, message] : std::vector<std::pair<std::string, std::string>>{
+           {"--trace " + output() + "/trace.json", "named for two results"},
+           {"--report " + file("plan.yaml"), "would be overwritten by its own result"},
+           {"--trace /nonexistent/t", "--trace /nonexistent/t: cannot be written"},
+           {"--seed 3", "not expected"},
+           {"--threads 2", "not expected"},
+           {"--steps 0", "--steps: \"0\" is no whole number from 1"}}) {
+    const Outcome outcome = run(options);
+    EXPECT_EQ(outcome.status, 2) << options;
+    EXPECT_NE(outcome.text.find(message), std::string::npos) << options << ": " << outcome.text;
+    EXPECT_EQ(std::count(outcome.text.begin(), outcome.text.end(), '\n'), 1) << outcome.text;
+    EXPECT_FALSE(fs::exists(output())) << options;
+  }
+}
+
 TEST(TraceRanks, AreAllOneByClassOrAList) {
   EXPECT_EQ(cli::parse_trace_ranks("all").kind, cli::TraceRanks::Kind::All);
   EXPECT_EQ(cli::parse_trace_ranks("class").kind, cli::TraceRanks::Kind::StageClass);

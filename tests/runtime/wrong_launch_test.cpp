@@ -89,12 +89,31 @@ TEST_F(WrongLaunch, RanksOfAnotherNumberThanThePlansEndByThemselves) {
   }
 }
 
+TEST_F(WrongLaunch, WhatTheRuntimeCannotDoIsRefusedByFileAndKeyBeforeAnythingStarts) {
+  const std::string plan = save(2, [](planner::Plan& made) { made.model.dropout = true; });
+  const Outcome outcome = run_command(std::string(FORESAIL_WORKER) + " launch " + plan +
+                                      " --launch 2 -o " + (folder_ / "out").string());
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.text, "foresail-worker: " + plan +
+                              ": model.dropout: true cannot be executed by this version, only "
+                              "false\n");
+}
+
 TEST_F(WrongLaunch, AScenarioInPlaceOfAPlanIsToldSo) {
   const std::string scenario = FORESAIL_SOURCE_DIR "/scenarios/cpu_gpt/scenario.yaml";
   Process process = start(0, 4, scenario);
   expect_end(process, 2,
              HasSubstr("a scenario, but a Plan is wanted: make one with foresail plan " + scenario +
                        " -o plan.yaml"));
+}
+
+TEST_F(WrongLaunch, AnOutputThatCannotBeWrittenEndsAllRanksBeforeTheyTrain) {
+  const std::string plan = save(2, endless());
+  Process first = start(0, 2, plan, "--metrics /nonexistent/metrics");
+  Process second = start(1, 2, plan);
+  for (Process* process : {&first, &second}) {
+    expect_end(*process, 2, HasSubstr("--metrics /nonexistent/metrics: cannot be written"));
+  }
 }
 
 TEST_F(WrongLaunch, DifferentPlansEndAllRanksWithBothDigests) {

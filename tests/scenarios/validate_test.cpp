@@ -47,6 +47,17 @@ TEST(Rows, SharedIdsAreTold) {
   EXPECT_EQ(file.skipped[2].id, "b");
 }
 
+TEST(Rows, WhatIsReadInAnotherWayOrNotAtAllIsSaid) {
+  const std::string rest =
+      ", model: {layers: 2, hidden: 64, heads: 2}, hw: {gpu: H100, gpus: 8}, par: {dp: 8}, "
+      "train: {gbs: 8, seq: 64}, result: {iter_s: 1, mfu: 40, rate: 3}}\n";
+  const RowFile file = read_rows(rows_file("- {id: a" + rest + "- {id: a" + rest));
+  ASSERT_EQ(file.rows.size(), 2u);
+  EXPECT_THAT(file.rows[0].unused, ::testing::ElementsAre("result.rate"));
+  EXPECT_TRUE(file.rows[0].remarks.empty());
+  EXPECT_THAT(file.rows[1].remarks, ::testing::ElementsAre("id a given before: shown as a#2"));
+}
+
 TEST(Rows, NamesThatWouldBreakTablesAreRefused) {
   for (const char* id : {"\"a|b\"", "\"a\\nb\"", "\"\""}) {
     EXPECT_THROW(read_rows(rows_file(std::string("- {id: ") + id + "}\n")), Error) << id;

@@ -150,5 +150,40 @@ TEST(ComputeCost, AMeasuredKernelReplacesTheCurve) {
   EXPECT_EQ(cost.kernel(gemm(256, 128, 128)), std::chrono::microseconds(154));
 }
 
+/// Expected largest of n standard normal numbers: the integral of x d(Phi(x)^n).
+double expected_largest(int n) {
+  const double step = 1e-4;
+  const auto below = [n](double x) { return std::pow(0.5 * std::erfc(-x / std::sqrt(2.0)), n); };
+  double sum = 0;
+  for (double x = -9; x < 9; x += step) sum += (x + step / 2) * (below(x + step) - below(x));
+  return sum;
+}
+
+TEST(SlowestPace, GrowsAsTheLargestOfSoManyNormalNumbers) {
+  topologies::CostConstants constants;
+  EXPECT_EQ(topologies::slowest_pace(constants, 1000), 1);
+  constants.node_spread = 0.01;
+  EXPECT_EQ(topologies::slowest_pace(constants, 1), 1);
+  for (const int nodes : {2, 8, 32, 256, 1536}) {
+    const double expected = 1 + 0.01 * expected_largest(nodes);
+    EXPECT_NEAR(topologies::slowest_pace(constants, nodes), expected, 4e-4) << nodes;
+  }
+}
+
+TEST(ComputeCost, TheSlowestNodeOfAJobComputesSlowerButItsHostCopiesAsFast) {
+  topologies::DeviceSpec device = kGpu;
+  device.constants.node_spread = 0.02;
+  const ComputeCost mean(device, nullptr, {Bandwidth::gbps(100), Bandwidth::gbps(100)});
+  const ComputeCost slowest = mean.on_slowest_of(100);
+  const Kernel kernel = gemm(4096, 4096, 4096);
+  EXPECT_NEAR(to_seconds(slowest.kernel(kernel)) / to_seconds(mean.kernel(kernel)),
+              topologies::slowest_pace(device.constants, 100), 1e-6);
+  EXPECT_EQ(mean.on_slowest_of(1).kernel(kernel), mean.kernel(kernel));
+  Kernel copy;
+  copy.kind = KernelKind::HostCopy;
+  copy.bytes = Bytes(1 << 20);
+  EXPECT_EQ(slowest.kernel(copy), mean.kernel(copy));
+}
+
 }  // namespace
 }  // namespace foresail::sim

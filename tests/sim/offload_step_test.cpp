@@ -53,7 +53,7 @@ TEST(OptimizerOffload, AStepWaitsForCopiesAndTheHost) {
   Kernel optimizer;
   optimizer.kind = KernelKind::Optimizer;
   optimizer.bytes = Bytes(std::llround(bytes_of(planner::lower(plan), "optimizer")));
-  const double device = to_seconds(Simulator(cluster, {}).kernel(optimizer, DeviceId{0}));
+  const double device = to_seconds(Simulator(cluster, {}).kernel(optimizer, 1));
   const double expected = down + update + up - device;
   EXPECT_NEAR(seconds(offloaded(1)) - seconds(plan), expected, 0.005 * expected);
 }

@@ -1,5 +1,6 @@
 #include "foresail/topologies/device.h"
 
+#include <boost/math/distributions/normal.hpp>
 #include <utility>
 
 #include "exact_text.h"
@@ -7,7 +8,7 @@
 
 namespace foresail::topologies {
 
-const std::array<ConstantName, 18> kConstantNames = {{
+const std::array<ConstantName, 19> kConstantNames = {{
     {"gemm_16", &CostConstants::gemm_16},
     {"gemm_8", &CostConstants::gemm_8},
     {"gemm_32", &CostConstants::gemm_32},
@@ -26,6 +27,7 @@ const std::array<ConstantName, 18> kConstantNames = {{
     {"overlap_slowdown", &CostConstants::overlap_slowdown},
     {"overlap_inefficiency", &CostConstants::overlap_inefficiency},
     {"optimizer_base_us", &CostConstants::optimizer_base_us},
+    {"node_spread", &CostConstants::node_spread},
 }};
 
 namespace {
@@ -69,8 +71,9 @@ CostConstants read_constants(const Yaml& node) {
     const std::optional<Yaml> value = node.find(divisor);
     if (value && value->as_number() <= 0) value->fail("must be positive");
   }
-  for (const std::string_view fraction : {"gemm_16", "gemm_8", "gemm_32", "memory",
-                                          "attention_forward", "nvlink", "nic", "wave_weight"}) {
+  for (const std::string_view fraction :
+       {"gemm_16", "gemm_8", "gemm_32", "memory", "attention_forward", "nvlink", "nic",
+        "wave_weight", "node_spread"}) {
     const std::optional<Yaml> value = node.find(fraction);
     if (value && value->as_number() > 1) value->fail("is a fraction: at most 1");
   }
@@ -118,6 +121,13 @@ FlopRate DeviceSpec::peak(DType dtype) const {
       return FlopRate();
   }
   return FlopRate();
+}
+
+double slowest_pace(const CostConstants& constants, int nodes) {
+  if (nodes < 2 || constants.node_spread == 0) return 1;
+  // Blom (1958): the expected largest of n stands at the quantile (n - 3/8) / (n + 1/4).
+  const double share = (nodes - 0.375) / (nodes + 0.25);
+  return 1 + constants.node_spread * boost::math::quantile(boost::math::normal(), share);
 }
 
 DeviceSpec read_device(const Yaml& node) {

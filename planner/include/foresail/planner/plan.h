@@ -42,6 +42,8 @@ struct Plan {
 /// Devices that the layout must fill: all of the cluster's, or, with a placement on a part of it,
 /// as many as the layout has ranks (if the cluster has so many).
 int job_devices(const Plan& plan);
+/// How many nodes they stand in.
+int job_nodes(const Plan& plan);
 
 /// Keys of design section 7's `training` plus gradient_dtype, learning_rate and clip. Required:
 /// global_batch_size and sequence_length.

@@ -16,8 +16,9 @@ namespace foresail::program {
 class CostModel {
  public:
   virtual ~CostModel() = default;
-  /// Time of one kernel alone on `device`. Not for Collective kernels.
-  virtual Duration kernel(const Kernel& kernel, DeviceId device) const = 0;
+  /// Time of one kernel alone, on the slowest of the `nodes` nodes that a job has. Not for
+  /// Collective kernels.
+  virtual Duration kernel(const Kernel& kernel, int nodes) const = 0;
   /// Time of one collective among `devices` on an idle network; `bytes` as in nccl-tests.
   virtual Duration collective(Collective kind, Bytes bytes,
                               std::span<const DeviceId> devices) const = 0;

@@ -34,7 +34,8 @@ struct Row {
   std::int64_t global_batch = 0, sequence = 0;
   std::optional<std::int64_t> microbatch;
   std::optional<std::string> precision, recompute;
-  std::vector<std::string> unused;  ///< columns that no prediction uses
+  std::vector<std::string> unused;   ///< columns that no prediction uses
+  std::vector<std::string> remarks;  ///< on how the row was read
 };
 
 /// A row that cannot be predicted, and why ("has no par columns").

@@ -26,11 +26,13 @@ class ComputeCost {
   /// `profile` may be null; it and `device` must outlive this object.
   ComputeCost(const topologies::DeviceSpec& device, const program::Profile* profile,
               HostShare host = {});
+  /// The same device in the slowest of `nodes` nodes (topologies::slowest_pace).
+  ComputeCost on_slowest_of(int nodes) const;
 
   /// One kernel (not a collective) alone. HostCopy and HostOptimizer: bytes over the host's share,
   /// which must be known. Of the others, with a profile: the measured time of the same kernel; for
   /// a shape that was not measured, the nearest measured kernel of its kind scaled by FLOPs (GEMM,
-  /// attention) or bytes (others).
+  /// attention) or bytes (others). Device kernels at the pace of this device's node.
   Duration kernel(const Kernel& kernel) const;
 
   const topologies::DeviceSpec& device() const { return device_; }
@@ -41,10 +43,12 @@ class ComputeCost {
                          std::int64_t, std::int64_t>;
   static Key key_of(const Kernel& kernel);
   Duration nearest(const Kernel& kernel) const;
+  Duration on_mean_node(const Kernel& kernel) const;
 
   const topologies::DeviceSpec& device_;
   const program::Profile* profile_;
   HostShare host_;
+  double pace_ = 1;
   std::map<Key, Duration> measured_;
 };
 

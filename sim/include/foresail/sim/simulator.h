@@ -124,7 +124,7 @@ class Simulator final : public program::CostModel {
   /// The outcome of the first job while the others run beside it. Requires at least one.
   StepOutcome run(std::span<const Job> jobs) const;
 
-  Duration kernel(const Kernel& kernel, DeviceId device) const override;
+  Duration kernel(const Kernel& kernel, int nodes) const override;
   Duration collective(Collective kind, Bytes bytes,
                       std::span<const DeviceId> devices) const override;
   Duration message(Bytes bytes, DeviceId from, DeviceId to) const override;

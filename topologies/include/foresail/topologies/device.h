@@ -52,6 +52,7 @@ struct CostConstants {
   double overlap_slowdown = 1.1;      ///< compute beside a collective
   double overlap_inefficiency = 0.1;  ///< share of a hidden collective that is exposed anyway
   double optimizer_base_us = 4000;    ///< fixed part of an optimizer step
+  double node_spread = 0;             ///< relative standard deviation of the nodes' speeds
 
   friend bool operator==(const CostConstants&, const CostConstants&) = default;
 };
@@ -61,7 +62,7 @@ struct ConstantName {
   std::string_view name;
   double CostConstants::*member;
 };
-extern const std::array<ConstantName, 18> kConstantNames;
+extern const std::array<ConstantName, 19> kConstantNames;
 
 struct DeviceSpec {
   std::string name;  ///< "a100_80"
@@ -80,6 +81,11 @@ struct DeviceSpec {
 
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
 };
+
+/// Time of a kernel on the slowest of `nodes` nodes over that on a mean one: 1 + node_spread times
+/// the expected largest of so many standard normal numbers (Blom's formula). All nodes of a job
+/// wait for it in every step (docs/decisions/0010).
+double slowest_pace(const CostConstants& constants, int nodes);
 
 /// docs/reference/device.md. Constants that are not stated keep their defaults. Throws
 /// Error{InvalidInput}.

@@ -1,0 +1,28 @@
+#include "option_checks.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+namespace foresail::cli {
+
+CLI::Validator whole_number(std::int64_t low, std::int64_t high) {
+  const auto check = [low, high](const std::string& text) {
+    std::int64_t value = 0;
+    const char* end = text.data() + text.size();
+    const auto [last, code] = std::from_chars(text.data(), end, value);
+    const bool is_number = code == std::errc() && last == end && value >= low && value <= high;
+    return is_number ? std::string()
+                     : fmt::format("\"{}\" is no whole number from {} to {}", text, low, high);
+  };
+  return {check, fmt::format("{} to {}", low, high)};
+}
+
+void refuse_in_one_line(CLI::App& app) {
+  const std::string name = app.get_name();
+  app.failure_message([name](const CLI::App*, const CLI::Error& problem) {
+    return fmt::format("{}: {} (--help lists the options)\n", name, problem.what());
+  });
+}
+
+}  // namespace foresail::cli

@@ -1,0 +1,19 @@
+/// \file
+/// What the values of options may be, and how a wrong command line is refused, in both programs.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+namespace foresail::cli {
+
+/// A whole number within [low, high].
+CLI::Validator whole_number(std::int64_t low,
+                            std::int64_t high = std::numeric_limits<std::int32_t>::max());
+
+/// Refusals are one line, beginning with the program's name.
+void refuse_in_one_line(CLI::App& app);
+
+}  // namespace foresail::cli
