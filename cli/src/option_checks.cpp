@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <vector>
 
 namespace foresail::cli {
 
@@ -20,7 +21,11 @@ CLI::Validator whole_number(std::int64_t low, std::int64_t high) {
 
 void refuse_in_one_line(CLI::App& app) {
   const std::string name = app.get_name();
-  app.failure_message([name](const CLI::App*, const CLI::Error& problem) {
+  app.failure_message([name](const CLI::App* root, const CLI::Error& problem) {
+    const std::vector<std::string> rest = root->remaining();
+    if (root->get_subcommands().empty() && !rest.empty() && !rest.front().starts_with('-')) {
+      return fmt::format("{}: \"{}\" is no command (--help lists them)\n", name, rest.front());
+    }
     return fmt::format("{}: {} (--help lists the options)\n", name, problem.what());
   });
 }

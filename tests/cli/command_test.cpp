@@ -100,6 +100,22 @@ TEST(Command, WrongInputIsStatusTwoWithFileLineAndKey) {
   EXPECT_EQ(foresail("validate --rows " + scenario(kLegal).string()).status, 2);
 }
 
+TEST(Command, AWrongCommandLineIsOneLineThatSaysWhatIsWrong) {
+  const std::string legal = scenario(kLegal).string();
+  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
+           {"forecast", "foresail: \"forecast\" is no command"},
+           {"simulate", "foresail: scenario is required"},
+           {"simulate --seeds 0 " + legal, "foresail: --seeds: \"0\" is no whole number from 1 to"},
+           {"simulate --seeds 1e3 " + legal, "--seeds: \"1e3\" is no whole number"},
+           {"compare --seed 1 a b", "not expected"},
+           {"doctor --threads 2", "not expected"}}) {
+    const Outcome outcome = foresail(arguments);
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    EXPECT_THAT(outcome.error, HasSubstr(message));
+    EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
+  }
+}
+
 TEST(Command, PlanThenSimulateGivesTheScenariosStep) {
   const fs::path plan = scratch("command_plan.yaml");
   const fs::path file = scenario(kLegal);

@@ -156,7 +156,8 @@ TEST(Anchor, FindsTheConstantsThatMadeTheRows) {
       predict(again.made->plan, {.fidelity = sim::Fidelity::Analytic}).outcome.iteration);
   const double published = measured.back().row->published_s;
   const double off_before = std::abs(measured.back().predicted_s / published - 1);
-  EXPECT_LT(std::abs(seconds / published - 1), 0.35 * off_before);
+  // Priors of 0.08 hold against rows of 0.075, of which the GEMMs are a part: some 0.3 stays.
+  EXPECT_LT(std::abs(seconds / published - 1), 0.4 * off_before);
 }
 
 TEST(Fit, WritesTheConstantsAndNothingElse) {
@@ -170,15 +171,26 @@ TEST(Fit, WritesTheConstantsAndNothingElse) {
   FitFamily family;
   family.device = "a100_80";
   FitSummary summary;
+  summary.parameters.reserve(2);
   FittedParameter& launch = summary.parameters.emplace_back();
   launch.parameter.name = "launch_us";
   launch.parameter.member = &topologies::CostConstants::launch_us;
   launch.value = 1.25;
+  std::string without_spread = read_file(folder / "a100_80.yaml");
+  const std::size_t line = without_spread.find("  node_spread:");
+  ASSERT_NE(line, std::string::npos);
+  without_spread.erase(line, without_spread.find('\n', line) + 1 - line);
+  write_file(folder / "a100_80.yaml", without_spread);
+  FittedParameter& spread = summary.parameters.emplace_back();
+  spread.parameter.name = "node_spread";
+  spread.parameter.member = &topologies::CostConstants::node_spread;
+  spread.value = 0.025;
   write_constants(family, summary, folder, folder / "stacks.yaml");
   topologies::DeviceSpec expected = topologies::read_device(Yaml::load(device));
   topologies::DeviceSpec written = topologies::read_device(Yaml::load(folder / "a100_80.yaml"));
   EXPECT_EQ(written.constants.launch_us, 1.25);
   expected.constants.launch_us = 1.25;
+  expected.constants.node_spread = 0.025;  // a line that was not there is added
   expected.provenance = written.provenance;
   EXPECT_EQ(written, expected);  // nccl has a launch_us too
   EXPECT_EQ(read_file(folder / "stacks.yaml"), read_file(stacks));
