@@ -245,7 +245,7 @@ TEST(Device, WeightsAreBitwiseThoseOfTheCpu) {
 }
 
 /// The stand-in keeps what it promises.
-TEST(FarDevice, RefusesWhatACudaDeviceWould) {
+TEST(FarDeviceDeathTest, RefusesWhatACudaDeviceWould) {
   const at::TensorOptions options = at::device(FarDevice(0).place()).dtype(at::kFloat);
   const at::Tensor far = at::ones({4}, options);
   EXPECT_THROW(far + at::ones({4}), c10::Error);
