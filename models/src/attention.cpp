@@ -181,7 +181,7 @@ void run_ring(PassKernels& pass, const std::string& exchange, const Block& block
   for (int step = 0; step < share.cp; ++step) {
     if (step > 0) pass.await({before});
     if (step + 1 < share.cp) {
-      before = pass.collective(chunk_name(exchange, step, share.cp), Collective::SendRecv,
+      before = pass.collective(part_name(exchange, step, share.cp), Collective::SendRecv,
                                kv_bytes(share, share.queries), Lane::Cp);
     }
     Core core = core_of(share);
@@ -204,7 +204,7 @@ void ring_backward(PassKernels& pass, const Model& model, const Stack& stack) {
   std::vector<int> exchanged;
   run_ring(pass, "cp.reexchange_kv", [&](const Core& core, int step) {
     core_backward(pass, model, stack, core);
-    exchanged.push_back(pass.collective(chunk_name("cp.exchange_grad_kv", step, share.cp),
+    exchanged.push_back(pass.collective(part_name("cp.exchange_grad_kv", step, share.cp),
                                         Collective::SendRecv, kv_bytes(share, share.queries),
                                         Lane::Cp));
   });

@@ -17,11 +17,11 @@ struct Linears {
 
 Linears linears_of(const Share& share) {
   const DType dtype = share.linear_dtype;
-  const int chunks = share.chunks;
-  return {.qkv = {"qkv", share.hidden, share.qkv_width, dtype, chunks},
-          .proj = {"proj", share.context_width, share.hidden, dtype, chunks},
-          .fc1 = {"fc1", share.hidden, share.fc1_width, dtype, chunks},
-          .fc2 = {"fc2", share.ffn, share.hidden, dtype, chunks}};
+  const bool cut = share.is_pipelined;
+  return {.qkv = {"qkv", share.hidden, share.qkv_width, dtype, cut},
+          .proj = {"proj", share.context_width, share.hidden, dtype, cut},
+          .fc1 = {"fc1", share.hidden, share.fc1_width, dtype, cut},
+          .fc2 = {"fc2", share.ffn, share.hidden, dtype, cut}};
 }
 
 void norm_forward(PassKernels& pass, const std::string& name) {

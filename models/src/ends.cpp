@@ -20,7 +20,7 @@ std::vector<Kernel> embedding_forward(const Model& model, const Share& share) {
   if (share.is_tensor_parallel) {
     const Collective kind =
         share.is_sequence_parallel ? Collective::ReduceScatter : Collective::AllReduce;
-    pass.await({pass.chunk("tp.reduce_embedding", kind, 0, 1)});
+    pass.await({pass.exchange("tp.reduce_embedding", kind, share.tokens)});
   }
   if (model.positions == Positions::Learned) {
     pass.elementwise("embedding.positions", share.shard_elements() * 3 * e);
@@ -42,7 +42,7 @@ std::vector<Kernel> embedding_backward(const Model& model, const Share& share) {
     pass.elementwise("embedding.positions.backward", share.shard_elements() * (e + 2 * kFp32));
   }
   if (share.is_sequence_parallel) {
-    pass.await({pass.chunk("tp.gather_grad_embedding", Collective::AllGather, 0, 1)});
+    pass.await({pass.exchange("tp.gather_grad_embedding", Collective::AllGather, share.tokens)});
   }
   pass.memory_bound(KernelKind::Embedding, "embedding.backward",
                     share.hidden_elements() * (e + 2 * kFp32));

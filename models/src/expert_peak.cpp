@@ -72,6 +72,7 @@ void ExpertPeak::shared_in() {
   const std::int64_t full = share_.hidden_elements() * share_.element;
   if (share_.is_sequence_parallel) live_.make("shared_fc1.gathered_input", full);
   live_.make("shared_activation.input", share_.tokens * experts_.shared_fc1_width * share_.element);
+  linear_.column_forward(experts_.shared_fc1_width);
   live_.drop({"shared_fc1.gathered_input"});
   live_.make("shared_fc2.input", share_.tokens * experts_.shared_ffn * share_.linear_element);
 }
@@ -79,7 +80,7 @@ void ExpertPeak::shared_in() {
 void ExpertPeak::shared_out(Graph graph) {
   if (!experts_.has_shared()) return;
   if (graph == Graph::Dropped) live_.drop({"shared_activation.input"});
-  linear_.row_forward("shared_fc2");
+  linear_.row_forward("shared_fc2", experts_.shared_ffn);
   if (graph == Graph::Dropped) live_.drop({"shared_fc2.input"});
   if (experts_.has_shared_gate) {
     live_.make("shared.scale.input", row_bytes(experts_.tokens));
@@ -101,7 +102,7 @@ void ExpertPeak::shared_out_backward() {
     live_.make("shared_fc2.output.gradient", row_bytes(experts_.tokens));
     live_.drop({"shared.scale.input"});
   }
-  linear_.row_backward("shared_fc2", share_.tokens * experts_.shared_ffn * share_.element);
+  linear_.row_backward("shared_fc2", experts_.shared_ffn);
 }
 
 void ExpertPeak::shared_in_backward() {
@@ -109,7 +110,8 @@ void ExpertPeak::shared_in_backward() {
   live_.make("shared_activation.input.gradient",
              share_.tokens * experts_.shared_fc1_width * share_.element);
   live_.drop({"shared_fc2.input.gradient", "shared_activation.input"});
-  linear_.column_backward("shared_fc1", share_.hidden, "shared_activation.input.gradient");
+  linear_.column_backward("shared_fc1", {share_.hidden, experts_.shared_fc1_width},
+                          "shared_activation.input.gradient");
 }
 
 // The gradients of rows take the same ways: sent, received, gathered, sorted, and home again.

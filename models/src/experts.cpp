@@ -130,7 +130,7 @@ class ExpertPass {
   }
 
   std::string name_of(const std::string& linear, std::size_t batch) const {
-    return chunk_name(linear, static_cast<int>(batch), static_cast<int>(experts_.batches.size()));
+    return part_name(linear, static_cast<int>(batch), static_cast<int>(experts_.batches.size()));
   }
   void cast(const std::string& name, std::int64_t columns) {
     const bool is_fp8 = share().linear_dtype == DType::Fp8;
@@ -180,14 +180,14 @@ class ExpertPass {
             .in = share().hidden,
             .out = experts_.shared_fc1_width,
             .dtype = share().linear_dtype,
-            .chunks = share().chunks};
+            .is_pipelined = share().is_pipelined};
   }
   Linear shared_fc2() const {
     return {.name = "shared_fc2",
             .in = experts_.shared_ffn,
             .out = share().hidden,
             .dtype = share().linear_dtype,
-            .chunks = share().chunks};
+            .is_pipelined = share().is_pipelined};
   }
   ActivationShape shared_activation() const {
     return {"shared_", share().tokens, experts_.shared_fc1_width, experts_.shared_ffn};

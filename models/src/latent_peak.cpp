@@ -49,9 +49,9 @@ void LatentPeak::backward() {
   live_.make("kv_up.output.gradient", all(up_));
   live_.make("shared_key.gradient", all(rope_));
   live_.drop({"qkv.gradient"});
-  linear_.column_backward("kv_up", kv_rank_, "kv_up.output.gradient");
+  linear_.column_backward("kv_up", {kv_rank_}, "kv_up.output.gradient");
   const std::int64_t query_in = query_rank_ > 0 ? query_rank_ : share_.hidden;
-  linear_.column_backward("q_up", query_in, "q_up.output.gradient");
+  linear_.column_backward("q_up", {query_in}, "q_up.output.gradient");
   live_.make("kv_norm.input.gradient", own(kv_rank_ + rope_));
   live_.drop({"kv_norm.input", "kv_up.input.gradient", "kv_up.whole_input.gradient",
               "shared_key.gradient"});

@@ -109,7 +109,7 @@ class LayerWalk {
       live_.drop({"query", "key", "value", "softmax.output", "attention.dropout_mask",
                   "attention.dropout_output"});
     }
-    linear_.row_forward("proj");
+    linear_.row_forward("proj", is_parallel_ ? 0 : share_.context_width);
     if (!is_parallel_) {
       live_.make("dropout_mask1", dropout_);
       live_.make("norm2.input", size_.shard);
@@ -136,14 +136,16 @@ class LayerWalk {
     }
     if (!is_parallel_) norm2_backward();
     linear_.row_backward(
-        "proj", size_.context,
+        "proj", share_.context_width,
         is_parallel_ ? LinearPeak::Gradient::LastOfShared : LinearPeak::Gradient::Own);
     attention_backward();
     if (has_latent(model_)) {
       LatentPeak(live_, model_, share_).backward();
     } else {
       if (!is_parallel_) rerun_norm("qkv");
-      linear_.column_backward("qkv", share_.hidden, "qkv.gradient");
+      // In a parallel block the gradient is added to that of the other branch.
+      const std::int64_t parted = share_.qkv_width + (is_parallel_ ? share_.hidden : 0);
+      linear_.column_backward("qkv", {share_.hidden, parted}, "qkv.gradient");
     }
     live_.drop({"activation.input.gradient"});
     live_.make("input.gradient", size_.shard);
@@ -165,6 +167,7 @@ class LayerWalk {
     live_.make("qkv.input", size_.kept_shard);
     live_.make("qkv.gathered_input", size_.gathered);
     live_.make("qkv.output", size_.qkv);
+    linear_.column_forward(share_.qkv_width);
     if (!is_parallel_) live_.drop({"qkv.gathered_input"});
     if (!is_parallel_ && again_.norms) live_.drop({"qkv.input"});
     // Fused attention reads it where it is.
@@ -181,11 +184,12 @@ class LayerWalk {
       live_.make("fc1.gathered_input", size_.gathered);
     }
     live_.make("activation.input", size_.fc1);
+    if (!is_parallel_) linear_.column_forward(share_.fc1_width);
     live_.drop({"qkv.gathered_input", "fc1.gathered_input"});
     if (again_.norms) live_.drop({"qkv.input", "fc1.input"});
     live_.make("fc2.input", size_.kept_ffn);
     if (graph == Graph::Dropped || again_.mlp) live_.drop({"activation.input"});
-    linear_.row_forward("fc2");
+    linear_.row_forward("fc2", share_.ffn);
     if (again_.mlp || again_.activation) live_.drop({"fc2.input"});
   }
 
@@ -197,11 +201,12 @@ class LayerWalk {
     if (again_.mlp) {
       live_.make("fc1.gathered_input", is_parallel_ ? 0 : size_.gathered);
       live_.make("activation.input", size_.fc1);
+      if (!is_parallel_) linear_.column_forward(share_.fc1_width);
       live_.drop({"fc1.gathered_input"});
     }
     if (again_.mlp || again_.activation) live_.make("fc2.input", size_.kept_ffn);
     if (again_.mlp && !stops_early_) {
-      linear_.row_forward("fc2");
+      linear_.row_forward("fc2", share_.ffn);
       live_.drop({"fc2.output"});
     }
   }
@@ -211,13 +216,14 @@ class LayerWalk {
     rerun_mlp();
     if (dropout_ > 0) live_.make("fc2.output.gradient", size_.shard);
     linear_.row_backward(
-        "fc2", size_.ffn,
+        "fc2", share_.ffn,
         is_parallel_ ? LinearPeak::Gradient::FirstOfShared : LinearPeak::Gradient::Own);
     live_.drop({"dropout_mask2"});
     live_.make("activation.input.gradient", size_.fc1);
     live_.drop({"fc2.input.gradient", "activation.input"});
     if (!is_parallel_) {
-      linear_.column_backward("fc1", share_.hidden, "activation.input.gradient");
+      linear_.column_backward("fc1", {share_.hidden, share_.fc1_width},
+                              "activation.input.gradient");
     }
   }
 

@@ -15,16 +15,27 @@ void cast(PassKernels& pass, const Linear& linear, const std::string& name, std:
   if (linear.dtype == DType::Fp8) pass.elementwise(linear.name + name, 4 * elements);
 }
 
-int forward_gemm(PassKernels& pass, const Linear& linear, int index, int count) {
-  const std::int64_t tokens = chunk_tokens(rows(pass, linear), index, count);
-  return pass.gemm(chunk_name(linear.name, index, count), linear.dtype,
-                   {.m = tokens, .n = linear.out, .k = linear.in, .parts = count});
+/// One of the GEMMs that a layer's product is cut into.
+struct Part {
+  int index = 0;
+  int count = 1;
+  std::int64_t rows = 0;
+  std::int64_t of_whole = 1;  ///< Kernel::parts
+  std::string name_of(const std::string& whole) const { return part_name(whole, index, count); }
+};
+
+Part part_of(const Share& share, int index, int count, std::int64_t rows) {
+  return {index, count, rows, (share.tokens + rows / 2) / rows};
 }
 
-int input_gradient_gemm(PassKernels& pass, const Linear& linear, int index, int count) {
-  const std::int64_t tokens = chunk_tokens(rows(pass, linear), index, count);
-  return pass.gemm(chunk_name(linear.name + ".dgrad", index, count), linear.dtype,
-                   {.m = tokens, .n = linear.in, .k = linear.out, .parts = count});
+int forward_gemm(PassKernels& pass, const Linear& linear, const Part& part) {
+  return pass.gemm(part.name_of(linear.name), linear.dtype,
+                   {.m = part.rows, .n = linear.out, .k = linear.in, .parts = part.of_whole});
+}
+
+int input_gradient_gemm(PassKernels& pass, const Linear& linear, const Part& part) {
+  return pass.gemm(part.name_of(linear.name + ".dgrad"), linear.dtype,
+                   {.m = part.rows, .n = linear.in, .k = linear.out, .parts = part.of_whole});
 }
 
 void weight_gradient_gemm(PassKernels& pass, const Linear& linear) {
@@ -36,37 +47,59 @@ Collective reduction(const Share& share) {
   return share.is_sequence_parallel ? Collective::ReduceScatter : Collective::AllReduce;
 }
 
-std::vector<int> gather(PassKernels& pass, const std::string& name, const Linear& linear) {
-  return {pass.chunk(name, Collective::AllGather, 0, 1, linear.exchanged)};
+int gather(PassKernels& pass, const std::string& name, const Linear& linear) {
+  return pass.exchange(name, Collective::AllGather, pass.share().tokens, linear.exchanged);
 }
 
-// All gathers are issued at once; GEMM i waits for gather i alone. The first of several parts is
-// the rank's own shard, as in a ring exchange (Transformer Engine's userbuffers): it waits for
-// nothing, and the gathers bring the others.
-std::vector<std::vector<int>> gathers(PassKernels& pass, const std::string& name,
-                                      const Linear& linear) {
-  const int count = linear.chunks;
-  if (count == 1) return {gather(pass, name, linear)};
+/// A GEMM's part and the gathers that it waits for.
+struct GatheredPart {
+  Part part;
+  std::vector<int> gathers;
+};
+
+// All gathers are issued at once; each part of the GEMM waits for its own alone.
+std::vector<GatheredPart> gathered_parts(PassKernels& pass, const std::string& name,
+                                         const Linear& linear) {
   const Share& share = pass.share();
-  const std::int64_t columns = linear.exchanged > 0 ? linear.exchanged : share.hidden;
-  std::vector<std::vector<int>> awaited(1);
+  if (!linear.is_pipelined) return {{{.rows = share.tokens}, {gather(pass, name, linear)}}};
+  const std::vector<RowSlice> slices = gathered_slices(share.shard_tokens);
+  const int count = static_cast<int>(slices.size()) + 1;
+  std::vector<GatheredPart> parts{{part_of(share, 0, count, share.shard_tokens), {}}};
   for (int i = 1; i < count; ++i) {
-    const std::int64_t tokens = chunk_tokens(share.tokens, i - 1, count - 1);
-    awaited.push_back({pass.collective(chunk_name(name, i, count), Collective::AllGather,
-                                       tokens * columns * share.element)});
+    const std::int64_t rows = slices[static_cast<std::size_t>(i - 1)].rows;
+    const Part part = part_of(share, i, count, (share.shards() - 1) * rows);
+    parts.push_back({part,
+                     {pass.exchange(part.name_of(name), Collective::AllGather,
+                                    share.shards() * rows, linear.exchanged)}});
   }
-  return awaited;
+  return parts;
 }
 
-// Input gradients of `linear`; each chunk is reduced as soon as its GEMM has ended.
+std::vector<Part> reduced_parts(const Share& share, const Linear& linear) {
+  if (!linear.is_pipelined) return {{.rows = share.tokens}};
+  const std::vector<RowSlice> slices = reduced_slices(share.shard_tokens);
+  const int count = static_cast<int>(slices.size());
+  std::vector<Part> parts;
+  for (int i = 0; i < count; ++i) {
+    const std::int64_t rows = share.shards() * slices[static_cast<std::size_t>(i)].rows;
+    parts.push_back(part_of(share, i, count, rows));
+  }
+  return parts;
+}
+
+int reduce(PassKernels& pass, const std::string& name, const Linear& linear, const Part& part) {
+  return pass.exchange(part.name_of(name), reduction(pass.share()), part.rows, linear.exchanged);
+}
+
+// Input gradients of `linear`; each part is reduced as soon as its GEMM has ended.
 std::vector<int> reduced_input_gradients(PassKernels& pass, const Linear& linear) {
   const Share& share = pass.share();
   const std::string name =
       (share.is_sequence_parallel ? "tp.scatter_" : "tp.reduce_") + linear.name;
   std::vector<int> issued;
-  for (int i = 0; i < linear.chunks; ++i) {
-    input_gradient_gemm(pass, linear, i, linear.chunks);
-    issued.push_back(pass.chunk(name, reduction(share), i, linear.chunks, linear.exchanged));
+  for (const Part& part : reduced_parts(share, linear)) {
+    input_gradient_gemm(pass, linear, part);
+    issued.push_back(reduce(pass, name, linear, part));
   }
   return issued;
 }
@@ -75,7 +108,7 @@ std::vector<int> reduced_input_gradients(PassKernels& pass, const Linear& linear
 
 void plain_forward(PassKernels& pass, const Linear& linear) {
   cast(pass, linear, ".cast", rows(pass, linear) * linear.in);
-  forward_gemm(pass, linear, 0, 1);
+  forward_gemm(pass, linear, {.rows = rows(pass, linear)});
 }
 
 void column_forward(PassKernels& pass, const Linear& linear) {
@@ -83,12 +116,10 @@ void column_forward(PassKernels& pass, const Linear& linear) {
     plain_forward(pass, linear);
     return;
   }
-  const auto gathered = gathers(pass, "tp.gather_" + linear.name, linear);
-  for (int i = 0; i < linear.chunks; ++i) {
-    pass.await(gathered[static_cast<std::size_t>(i)]);
-    cast(pass, linear, chunk_name(".cast", i, linear.chunks),
-         chunk_tokens(pass.share().tokens, i, linear.chunks) * linear.in);
-    forward_gemm(pass, linear, i, linear.chunks);
+  for (const auto& [part, gathers] : gathered_parts(pass, "tp.gather_" + linear.name, linear)) {
+    pass.await(gathers);
+    cast(pass, linear, part.name_of(".cast"), part.rows * linear.in);
+    forward_gemm(pass, linear, part);
   }
 }
 
@@ -100,16 +131,16 @@ void row_forward(PassKernels& pass, const Linear& linear) {
   }
   cast(pass, linear, ".cast", share.tokens * linear.in);
   std::vector<int> reduced;
-  for (int i = 0; i < linear.chunks; ++i) {
-    forward_gemm(pass, linear, i, linear.chunks);
-    reduced.push_back(pass.chunk("tp.reduce_" + linear.name, reduction(share), i, linear.chunks));
+  for (const Part& part : reduced_parts(share, linear)) {
+    forward_gemm(pass, linear, part);
+    reduced.push_back(reduce(pass, "tp.reduce_" + linear.name, linear, part));
   }
   pass.await(reduced);
 }
 
 void plain_backward(PassKernels& pass, const Linear& linear) {
   cast(pass, linear, ".cast_grad", rows(pass, linear) * linear.out);
-  input_gradient_gemm(pass, linear, 0, 1);
+  input_gradient_gemm(pass, linear, {.rows = rows(pass, linear)});
   weight_gradient_gemm(pass, linear);
 }
 
@@ -118,12 +149,11 @@ void row_backward(PassKernels& pass, const Linear& linear) {
     plain_backward(pass, linear);
     return;
   }
-  const auto gathered = gathers(pass, "tp.gather_grad_" + linear.name, linear);
-  for (int i = 0; i < linear.chunks; ++i) {
-    pass.await(gathered[static_cast<std::size_t>(i)]);
-    cast(pass, linear, chunk_name(".cast_grad", i, linear.chunks),
-         chunk_tokens(pass.share().tokens, i, linear.chunks) * linear.out);
-    input_gradient_gemm(pass, linear, i, linear.chunks);
+  const std::string name = "tp.gather_grad_" + linear.name;
+  for (const auto& [part, gathers] : gathered_parts(pass, name, linear)) {
+    pass.await(gathers);
+    cast(pass, linear, part.name_of(".cast_grad"), part.rows * linear.out);
+    input_gradient_gemm(pass, linear, part);
   }
   weight_gradient_gemm(pass, linear);
 }
@@ -134,12 +164,14 @@ void column_backward(PassKernels& pass, const std::vector<Linear>& linears) {
   const Linear& last = linears.back();
   std::vector<int> regathered;
   if (share.is_sequence_parallel) {
-    regathered = gather(pass, "tp.regather_" + last.name, last);
+    regathered = {gather(pass, "tp.regather_" + last.name, last)};
     if (!share.is_async) pass.await(regathered);
   }
   for (const Linear& linear : linears) {
     cast(pass, linear, ".cast_grad", share.tokens * linear.out);
-    if (&linear != &last || !share.is_tensor_parallel) input_gradient_gemm(pass, linear, 0, 1);
+    if (&linear != &last || !share.is_tensor_parallel) {
+      input_gradient_gemm(pass, linear, {.rows = share.tokens});
+    }
   }
   std::vector<int> reduced;
   if (share.is_tensor_parallel) reduced = reduced_input_gradients(pass, last);

@@ -9,6 +9,7 @@
 /// | row, SP        | reduce-scatter        | all-gather of the output gradient                   |
 ///
 /// (Megatron-LM; Korthikanti et al. 2022, section 4.) Biases are added inside the GEMM kernels.
+/// Pipelined, GEMMs and collectives come in parts, but for the re-gather: row_slices.h.
 #pragma once
 
 #include <string>
@@ -23,7 +24,7 @@ struct Linear {
   std::int64_t in = 0;   ///< columns of the input on this rank
   std::int64_t out = 0;  ///< columns of the output on this rank
   DType dtype = DType::Bf16;
-  int chunks = 1;  ///< that its collectives are cut into
+  bool is_pipelined = false;  ///< its collectives are cut up and run beside parts of its GEMMs
   /// Columns of the tensor that is gathered in front of it or reduced behind; 0: hidden.
   std::int64_t exchanged = 0;
   /// Rows; 0: the share's tokens.

@@ -6,14 +6,6 @@
 
 namespace foresail::models {
 
-std::int64_t chunk_tokens(std::int64_t tokens, int index, int count) {
-  return tokens * (index + 1) / count - tokens * index / count;
-}
-
-std::string chunk_name(const std::string& name, int index, int count) {
-  return count == 1 ? name : name + "." + std::to_string(index);
-}
-
 void PassKernels::await(const std::vector<int>& collectives) {
   awaited_.insert(awaited_.end(), collectives.begin(), collectives.end());
 }
@@ -76,11 +68,10 @@ int PassKernels::collective(const std::string& name, Collective kind, std::int64
   return push(std::move(kernel));
 }
 
-int PassKernels::chunk(const std::string& name, Collective kind, int index, int count,
-                       std::int64_t width) {
-  const std::int64_t tokens = chunk_tokens(share_.tokens, index, count);
+int PassKernels::exchange(const std::string& name, Collective kind, std::int64_t tokens,
+                          std::int64_t width) {
   const std::int64_t columns = width > 0 ? width : share_.hidden;
-  return collective(chunk_name(name, index, count), kind, tokens * columns * share_.element);
+  return collective(name, kind, tokens * columns * share_.element);
 }
 
 }  // namespace foresail::models

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "foresail/base/kernel.h"
+#include "foresail/models/row_slices.h"
 #include "share.h"
 
 namespace foresail::models {
@@ -16,7 +17,7 @@ struct GemmShape {
   std::int64_t n = 0;
   std::int64_t k = 0;
   std::int64_t batch = 1;
-  int parts = 1;  ///< Kernel::parts
+  std::int64_t parts = 1;  ///< Kernel::parts
 };
 
 /// Who stores a GEMM's result: a new tensor of activations, or the fp32 gradient buffer, which is
@@ -44,8 +45,9 @@ class PassKernels {
   /// After the last compute kernel so far.
   int collective(const std::string& name, Collective kind, std::int64_t bytes,
                  Lane lane = Lane::Tp);
-  /// The activations of the tokens in chunk `index` of `count`, `width` columns (0: hidden).
-  int chunk(const std::string& name, Collective kind, int index, int count, std::int64_t width = 0);
+  /// The activations of `tokens` tokens, `width` columns (0: hidden).
+  int exchange(const std::string& name, Collective kind, std::int64_t tokens,
+               std::int64_t width = 0);
 
   const Share& share() const { return share_; }
   std::vector<Kernel> take() && { return std::move(kernels_); }
@@ -59,10 +61,5 @@ class PassKernels {
   int last_compute_ = -1;
   std::vector<Kernel> kernels_;
 };
-
-/// Tokens in chunk `index` of `count`: as equal as integers allow.
-std::int64_t chunk_tokens(std::int64_t tokens, int index, int count);
-/// "qkv" -> "qkv.2"; unchanged if there is one chunk.
-std::string chunk_name(const std::string& name, int index, int count);
 
 }  // namespace foresail::models

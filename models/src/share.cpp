@@ -1,7 +1,5 @@
 #include "share.h"
 
-#include <algorithm>
-
 #include "foresail/base/error.h"
 #include "shape.h"
 
@@ -59,8 +57,7 @@ Share share_of(const Model& model, const Split& split) {
   share.linear_element = size_of(share.linear_dtype);
   const bool overlaps = split.overlap_tp && share.is_tensor_parallel;
   share.is_async = split.stack.async_tensor_parallel || overlaps;
-  if (overlaps)
-    share.chunks = static_cast<int>(std::min<std::int64_t>(kOverlapChunks, share.tokens));
+  share.is_pipelined = overlaps;
   return share;
 }
 

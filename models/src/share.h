@@ -36,9 +36,10 @@ struct Share {
   bool is_context_parallel = false;
   int cp = 1;
   ContextParallel cp_kind = ContextParallel::AllGather;
-  bool is_async = false;  ///< backward collectives run under the GEMMs beside them
-  int chunks = 1;         ///< that the tensor-parallel collectives of a block are cut into
+  bool is_async = false;      ///< backward collectives run under the GEMMs beside them
+  bool is_pipelined = false;  ///< a block's tensor-parallel collectives are cut up: row_slices.h
 
+  std::int64_t shards() const { return tokens / shard_tokens; }          ///< tp or 1
   std::int64_t hidden_elements() const { return tokens * hidden; }       ///< of a full tensor
   std::int64_t shard_elements() const { return shard_tokens * hidden; }  ///< of a resident one
   std::int64_t scores() const { return samples * heads * queries * sequence; }

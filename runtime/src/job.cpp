@@ -42,7 +42,6 @@ void check_model(const Job& job) {
 }
 
 void check_layout(const Job& job) {
-  const models::Split& split = job.split;
   demand(job.recompute.empty() ? Support::Yes : Support::No, "layout.recompute", job.recompute,
          "none, selective, full");
   for (const std::vector<ChunkPart>& stage : job.parts) {
@@ -53,7 +52,6 @@ void check_layout(const Job& job) {
   }
   demand(job.optimizer_offload == 0 ? Support::Yes : Support::No, "layout.optimizer_offload",
          fmt::format("{}", job.optimizer_offload), "0");
-  demand_switch(split.overlap_tp, false, "layout.overlap.tp");
   const DType precision = job.training.precision;
   demand(precision == DType::Fp32 || precision == DType::Bf16 ? Support::Yes : Support::No,
          "training.precision", to_string(precision), "fp32, bf16");

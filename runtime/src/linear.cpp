@@ -1,5 +1,7 @@
 #include "linear.h"
 
+#include "parallel_gemm.h"
+
 namespace foresail::runtime {
 namespace {
 
@@ -12,20 +14,30 @@ void accumulate_bias(const std::shared_ptr<Parameter>& bias, const at::Tensor& g
   if (bias != nullptr) bias->grad.add_(widened(grad).sum(0));
 }
 
+/// target = input weight^T + bias.
+void set_linear(const at::Tensor& target, const at::Tensor& input,
+                const ColumnLinear::Options& options) {
+  const at::Tensor weight = options.weight->value.t();
+  if (options.bias == nullptr) {
+    set_product(target, input, weight);
+  } else {
+    set_product(target, options.bias->value, input, weight);
+  }
+}
+
 struct ColumnFunction : torch::autograd::Function<ColumnFunction> {
   static at::Tensor forward(AutogradContext* graph, at::Tensor input, const ColumnLinear* layer) {
-    OpContext& op = layer->scope().context();
     const ColumnLinear::Options& options = layer->options();
-    const at::Tensor whole = layer->scope().has_sequence_shards()
-                                 ? op.all_gather("tp.gather_" + options.kernel, input)
-                                 : input;
     graph->save_for_backward({input});
     ModulePointer<ColumnLinear>::save(graph, layer);
-    return op.compute(options.kernel, [&] {
-      const at::Tensor weight = options.weight->value.t();
-      return options.bias == nullptr ? product(whole, weight)
-                                     : product(options.bias->value, whole, weight);
-    });
+    const ParallelGemm gemm{
+        .kernel = options.kernel,
+        .collective = "tp.gather_" + options.kernel,
+        .columns = options.weight->value.size(0),
+        .multiply = [&](const at::Tensor& target,
+                        const at::Tensor& rows) { set_linear(target, rows, options); },
+        .is_pipelined = options.is_pipelined};
+    return gather_and_multiply(layer->scope(), gemm, input).result;
   }
 
   static variable_list backward(AutogradContext* graph, variable_list grads) {
@@ -38,24 +50,31 @@ struct ColumnFunction : torch::autograd::Function<ColumnFunction> {
     return {result, at::Tensor()};
   }
 
+  static ReducedProduct start_input_gradient(const ColumnLinear& layer,
+                                             const std::string& reduction, const at::Tensor& grad) {
+    const ColumnLinear::Options& options = layer.options();
+    const ParallelGemm gemm{.kernel = options.kernel + ".dgrad",
+                            .collective = reduction + options.kernel,
+                            .columns = options.weight->value.size(1),
+                            .multiply =
+                                [&](const at::Tensor& target, const at::Tensor& rows) {
+                                  set_product(target, rows, options.weight->value);
+                                },
+                            .is_pipelined = options.is_pipelined};
+    return multiply_and_reduce(layer.scope(), gemm, grad);
+  }
+
   static at::Tensor backward_of_whole(const ColumnLinear& layer, const at::Tensor& input,
                                       const at::Tensor& grad) {
-    OpContext& op = layer.scope().context();
     const ColumnLinear::Options& options = layer.options();
-    const at::Tensor dgrad =
-        op.compute(options.kernel + ".dgrad", [&] { return product(grad, options.weight->value); });
-    Pending reduction;
-    if (op.tp_size() > 1) {
-      reduction = op.start_all_reduce("tp.reduce_" + options.kernel, dgrad, Reduction::Sum);
-    }
+    ReducedProduct dgrad = start_input_gradient(layer, "tp.reduce_", grad);
     layer.scope().on_weights([&options, grad, input](OpContext& at) {
       at.compute(options.kernel + ".wgrad", [&] {
         accumulate_weight(*options.weight, grad, input);
         accumulate_bias(options.bias, grad);
       });
     });
-    reduction.wait();
-    return dgrad;
+    return dgrad.wait();
   }
 
   /// The input was kept as a shard only, so it is gathered again, under the dgrad GEMM.
@@ -66,23 +85,18 @@ struct ColumnFunction : torch::autograd::Function<ColumnFunction> {
     const ColumnLinear::Options& options = layer.options();
     const at::Tensor whole = at::empty({grad.size(0), input.size(1)}, input.options());
     Pending gathering = op.start_all_gather("tp.regather_" + options.kernel, input, whole);
-    const at::Tensor dgrad =
-        op.compute(options.kernel + ".dgrad", [&] { return product(grad, options.weight->value); });
-    const at::Tensor shard = at::empty_like(input);
-    Pending scattering = op.start_reduce_scatter("tp.scatter_" + options.kernel, dgrad, shard);
+    ReducedProduct dgrad = start_input_gradient(layer, "tp.scatter_", grad);
     gathering.wait();
     op.compute(options.kernel + ".wgrad", [&] {
       accumulate_weight(*options.weight, grad, whole);
       accumulate_bias(options.bias, grad);
     });
-    scattering.wait();
-    return shard;
+    return dgrad.wait();
   }
 
   /// The weight half gathers the input for itself.
   static at::Tensor split_backward_of_shards(const ColumnLinear& layer, const at::Tensor& input,
                                              const at::Tensor& grad) {
-    OpContext& op = layer.scope().context();
     const ColumnLinear::Options& options = layer.options();
     layer.scope().on_weights([&options, grad, input](OpContext& at) {
       const at::Tensor whole = at.all_gather("tp.regather_" + options.kernel, input);
@@ -91,43 +105,44 @@ struct ColumnFunction : torch::autograd::Function<ColumnFunction> {
         accumulate_bias(options.bias, grad);
       });
     });
-    const at::Tensor dgrad =
-        op.compute(options.kernel + ".dgrad", [&] { return product(grad, options.weight->value); });
-    return op.reduce_scatter("tp.scatter_" + options.kernel, dgrad);
+    return start_input_gradient(layer, "tp.scatter_", grad).wait();
   }
 };
 
 struct RowFunction : torch::autograd::Function<RowFunction> {
   static at::Tensor forward(AutogradContext* graph, at::Tensor input, const RowLinear* layer) {
-    OpContext& op = layer->scope().context();
     const RowLinear::Options& options = layer->options();
     graph->save_for_backward({input});
     ModulePointer<RowLinear>::save(graph, layer);
-    const at::Tensor partial =
-        op.compute(options.kernel, [&] { return product(input, options.weight->value.t()); });
-    if (op.tp_size() == 1) return partial;
-    const std::string name = "tp.reduce_" + options.kernel;
-    if (layer->scope().has_sequence_shards()) return op.reduce_scatter(name, partial);
-    op.all_reduce(name, partial, Reduction::Sum);
-    return partial;
+    const ParallelGemm gemm{.kernel = options.kernel,
+                            .collective = "tp.reduce_" + options.kernel,
+                            .columns = options.weight->value.size(0),
+                            .multiply =
+                                [&](const at::Tensor& target, const at::Tensor& rows) {
+                                  set_product(target, rows, options.weight->value.t());
+                                },
+                            .is_pipelined = true};
+    return multiply_and_reduce(layer->scope(), gemm, input).wait();
   }
 
   static variable_list backward(AutogradContext* graph, variable_list grads) {
     const RowLinear& layer = ModulePointer<RowLinear>::load(graph);
-    OpContext& op = layer.scope().context();
     const RowLinear::Options& options = layer.options();
     const at::Tensor input = graph->get_saved_variables()[0];
-    at::Tensor grad = grads[0].contiguous();
-    if (layer.scope().has_sequence_shards()) {
-      grad = op.all_gather("tp.gather_grad_" + options.kernel, grad);
-    }
-    const at::Tensor dgrad =
-        op.compute(options.kernel + ".dgrad", [&] { return product(grad, options.weight->value); });
-    layer.scope().on_weights([&options, grad, input](OpContext& at) {
+    const ParallelGemm gemm{.kernel = options.kernel + ".dgrad",
+                            .collective = "tp.gather_grad_" + options.kernel,
+                            .columns = options.weight->value.size(1),
+                            .multiply =
+                                [&](const at::Tensor& target, const at::Tensor& rows) {
+                                  set_product(target, rows, options.weight->value);
+                                },
+                            .is_pipelined = true};
+    const GatheredProduct dgrad = gather_and_multiply(layer.scope(), gemm, grads[0].contiguous());
+    layer.scope().on_weights([&options, grad = dgrad.whole, input](OpContext& at) {
       at.compute(options.kernel + ".wgrad",
                  [&] { accumulate_weight(*options.weight, grad, input); });
     });
-    return {dgrad, at::Tensor()};
+    return {dgrad.result, at::Tensor()};
   }
 };
 

@@ -1,6 +1,7 @@
 /// \file
 /// Linear layers split over the tensor-parallel group (Shoeybi 2019), with sequence parallelism
-/// (Korthikanti 2022). Weights are [out, in]; gradients accumulate in the bucket.
+/// (Korthikanti 2022). Weights are [out, in]; gradients accumulate in the bucket. With
+/// layout.overlap.tp the GEMMs beside collectives, and these, come in parts (parallel_gemm.h).
 #pragma once
 
 #include "stage_scope.h"
@@ -16,6 +17,7 @@ class ColumnLinear : public torch::nn::Module {
     std::string kernel;  ///< "qkv"
     std::shared_ptr<Parameter> weight;
     std::shared_ptr<Parameter> bias;  ///< or null
+    bool is_pipelined = false;        ///< with layout.overlap.tp: collectives run beside its GEMMs
   };
   ColumnLinear(const StageScope& scope, const Options& options);
   at::Tensor forward(const at::Tensor& input);

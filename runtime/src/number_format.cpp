@@ -71,4 +71,16 @@ void set_product(const at::Tensor& target, const at::Tensor& a, const at::Tensor
   }
 }
 
+void set_product(const at::Tensor& target, const at::Tensor& bias, const at::Tensor& a,
+                 const at::Tensor& b) {
+  at::Tensor result = target;
+  if (reads_16_bits(a) && a.scalar_type() == target.scalar_type()) {
+    at::addmm_out(result, bias, a, b);
+  } else if (target.scalar_type() == at::kFloat) {
+    at::addmm_out(result, widened(bias), widened(a), widened(b));
+  } else {
+    result.copy_(at::addmm(widened(bias), widened(a), widened(b)));
+  }
+}
+
 }  // namespace foresail::runtime

@@ -32,5 +32,8 @@ at::Tensor batched_product(const at::Tensor& a, const at::Tensor& b);
 void add_product(const at::Tensor& target, const at::Tensor& a, const at::Tensor& b);
 /// target = a * b.
 void set_product(const at::Tensor& target, const at::Tensor& a, const at::Tensor& b);
+/// target = bias [n] + a * b.
+void set_product(const at::Tensor& target, const at::Tensor& bias, const at::Tensor& a,
+                 const at::Tensor& b);
 
 }  // namespace foresail::runtime

@@ -2,6 +2,8 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include "parallel_gemm.h"
+
 namespace foresail::runtime {
 namespace {
 
@@ -43,29 +45,54 @@ struct BranchesFunction : torch::autograd::Function<BranchesFunction> {
                             const ParallelBranches* layer) {
     OpContext& op = layer->scope().context();
     const ParallelBranches::Options& options = layer->options();
-    const bool has_shards = layer->scope().has_sequence_shards();
-    const at::Tensor whole = has_shards ? op.all_gather("tp.gather_qkv", input) : input;
     auto inner = c10::make_intrusive<InnerGraphs>();
     InnerGraph& attention = inner->attention;
     InnerGraph& activation = inner->activation;
-    attention.leaf =
-        op.compute("qkv", [&] { return linear(whole, *options.qkv, options.qkv_bias); });
+    GatheredProduct qkv = gathered_qkv(*layer, input);
+    attention.leaf = std::move(qkv.result);
     run(attention, [&](const at::Tensor& leaf) { return layer->attention().forward(leaf); });
     drop_values(attention.leaf);
     const at::Tensor sum = op.compute(
         "proj", [&] { return product(attention.output.detach(), options.proj->value.t()); });
     activation.leaf =
-        op.compute("fc1", [&] { return linear(whole, *options.fc1, options.fc1_bias); });
+        op.compute("fc1", [&] { return linear(qkv.whole, *options.fc1, options.fc1_bias); });
     run(activation, [&](const at::Tensor& leaf) { return layer->activation().forward(leaf); });
-    op.compute("fc2",
-               [&] { add_product(sum, activation.output.detach(), options.fc2->value.t()); });
     graph->save_for_backward({input});
     graph->saved_data["inner"] = c10::IValue::make_capsule(inner);
     ModulePointer<ParallelBranches>::save(graph, layer);
-    if (op.tp_size() == 1) return sum;
-    if (has_shards) return op.reduce_scatter("tp.reduce_fc2", sum);
-    op.all_reduce("tp.reduce_fc2", sum, Reduction::Sum);
-    return sum;
+    return added_fc2(*layer, activation.output.detach(), sum);
+  }
+
+  static GatheredProduct gathered_qkv(const ParallelBranches& layer, const at::Tensor& input) {
+    const ParallelBranches::Options& options = layer.options();
+    const ParallelGemm gemm{.kernel = "qkv",
+                            .collective = "tp.gather_qkv",
+                            .columns = options.qkv->value.size(0),
+                            .multiply =
+                                [&](const at::Tensor& target, const at::Tensor& rows) {
+                                  const at::Tensor weight = options.qkv->value.t();
+                                  if (options.qkv_bias == nullptr) {
+                                    set_product(target, rows, weight);
+                                  } else {
+                                    set_product(target, options.qkv_bias->value, rows, weight);
+                                  }
+                                },
+                            .is_pipelined = true};
+    return gather_and_multiply(layer.scope(), gemm, input);
+  }
+
+  /// To the attention's output, `sum`; reduced.
+  static at::Tensor added_fc2(const ParallelBranches& layer, const at::Tensor& input,
+                              const at::Tensor& sum) {
+    const at::Tensor weight = layer.options().fc2->value.t();
+    const ParallelGemm gemm{
+        .kernel = "fc2",
+        .collective = "tp.reduce_fc2",
+        .columns = weight.size(1),
+        .multiply = [&](const at::Tensor& target,
+                        const at::Tensor& rows) { add_product(target, rows, weight); },
+        .is_pipelined = true};
+    return multiply_and_reduce(layer.scope(), gemm, input, sum).wait();
   }
 
   static variable_list backward(AutogradContext* graph, variable_list grads) {
@@ -74,15 +101,29 @@ struct BranchesFunction : torch::autograd::Function<BranchesFunction> {
     auto& inner = static_cast<InnerGraphs&>(*capsule);
     OpContext& op = layer.scope().context();
     const ParallelBranches::Options& options = layer.options();
-    at::Tensor grad = grads[0].contiguous();
-    if (layer.scope().has_sequence_shards()) grad = op.all_gather("tp.gather_grad_fc2", grad);
-
     ColumnGradients columns;
     columns.input = graph->get_saved_variables()[0];
-    columns.fc1 = through(layer, {"fc2", *options.fc2, grad}, inner.activation);
-    columns.qkv = through(layer, {"proj", *options.proj, grad}, inner.attention);
-    grad.reset();
+    GatheredProduct fc2 = fc2_gradient(layer, grads[0].contiguous());
+    columns.fc1 =
+        through(layer, {"fc2", *options.fc2, fc2.whole}, std::move(fc2.result), inner.activation);
+    at::Tensor proj =
+        op.compute("proj.dgrad", [&] { return product(fc2.whole, options.proj->value); });
+    columns.qkv =
+        through(layer, {"proj", *options.proj, fc2.whole}, std::move(proj), inner.attention);
+    fc2 = {};
     return {input_gradient(layer, columns), at::Tensor()};
+  }
+
+  static GatheredProduct fc2_gradient(const ParallelBranches& layer, const at::Tensor& grad) {
+    const at::Tensor weight = layer.options().fc2->value;
+    const ParallelGemm gemm{
+        .kernel = "fc2.dgrad",
+        .collective = "tp.gather_grad_fc2",
+        .columns = weight.size(1),
+        .multiply = [&](const at::Tensor& target,
+                        const at::Tensor& rows) { set_product(target, rows, weight); },
+        .is_pipelined = true};
+    return gather_and_multiply(layer.scope(), gemm, grad);
   }
 
   /// Runs `forward` as a graph of its own from its leaf to its output.
@@ -98,18 +139,17 @@ struct BranchesFunction : torch::autograd::Function<BranchesFunction> {
     leaf.set_data(at::zeros({1}, leaf.options().requires_grad(false)).expand(leaf.sizes()));
   }
 
-  /// A row-parallel layer and its output's gradient.
+  /// A row-parallel layer and its output's gradient, of all tokens.
   struct Row {
     std::string name;
     const Parameter& weight;
     const at::Tensor& grad;
   };
 
-  /// Back through `row` and the graph in front of it, which goes: the gradient of the leaf.
-  static at::Tensor through(const ParallelBranches& layer, const Row& row, InnerGraph& graph) {
-    OpContext& op = layer.scope().context();
-    const at::Tensor grad_output =
-        op.compute(row.name + ".dgrad", [&] { return product(row.grad, row.weight.value); });
+  /// Back through the graph in front of `row`, from the gradient of its output. The graph goes:
+  /// the gradient of its leaf.
+  static at::Tensor through(const ParallelBranches& layer, const Row& row, at::Tensor grad_output,
+                            InnerGraph& graph) {
     layer.scope().on_weights([name = row.name, &weight = row.weight, grad = row.grad,
                               output = graph.output.detach()](OpContext& at) {
       at.compute(name + ".wgrad", [&] { accumulate(weight, nullptr, grad, output); });
@@ -120,25 +160,28 @@ struct BranchesFunction : torch::autograd::Function<BranchesFunction> {
     return grad;
   }
 
-  static at::Tensor summed(OpContext& op, const ParallelBranches::Options& options,
-                           const ColumnGradients& grads) {
-    at::Tensor sum =
-        op.compute("fc1.dgrad", [&] { return product(grads.fc1, options.fc1->value); });
-    op.compute("qkv.dgrad", [&] { add_product(sum, grads.qkv, options.qkv->value); });
-    return sum;
+  static ReducedProduct start_sum(const ParallelBranches& layer, const std::string& reduction,
+                                  const ColumnGradients& grads) {
+    const ParallelBranches::Options& options = layer.options();
+    const at::Tensor sum = layer.scope().context().compute(
+        "fc1.dgrad", [&] { return product(grads.fc1, options.fc1->value); });
+    const ParallelGemm gemm{
+        .kernel = "qkv.dgrad",
+        .collective = reduction,
+        .columns = sum.size(1),
+        .multiply = [&](const at::Tensor& target,
+                        const at::Tensor& rows) { add_product(target, rows, options.qkv->value); },
+        .is_pipelined = true};
+    return multiply_and_reduce(layer.scope(), gemm, grads.qkv, sum);
   }
 
   static at::Tensor input_gradient(const ParallelBranches& layer, const ColumnGradients& grads) {
-    OpContext& op = layer.scope().context();
     const ParallelBranches::Options& options = layer.options();
     if (layer.scope().has_sequence_shards()) return gradient_of_shards(layer, grads);
-    const at::Tensor sum = summed(op, options, grads);
-    Pending reduction;
-    if (op.tp_size() > 1) reduction = op.start_all_reduce("tp.reduce_qkv", sum, Reduction::Sum);
+    ReducedProduct sum = start_sum(layer, "tp.reduce_qkv", grads);
     layer.scope().on_weights(
         [&options, grads](OpContext& at) { accumulate_columns(options, at, grads, grads.input); });
-    reduction.wait();
-    return sum;
+    return sum.wait();
   }
 
   /// The input was kept as a shard only: gathered again under the input-gradient GEMMs, or by the
@@ -151,18 +194,15 @@ struct BranchesFunction : torch::autograd::Function<BranchesFunction> {
       layer.scope().on_weights([&options, grads](OpContext& at) {
         accumulate_columns(options, at, grads, at.all_gather("tp.regather_qkv", grads.input));
       });
-      return op.reduce_scatter("tp.scatter_qkv", summed(op, options, grads));
+      return start_sum(layer, "tp.scatter_qkv", grads).wait();
     }
     const at::Tensor whole =
         at::empty({grads.fc1.size(0), grads.input.size(1)}, grads.input.options());
     Pending gathering = op.start_all_gather("tp.regather_qkv", grads.input, whole);
-    const at::Tensor sum = summed(op, options, grads);
-    const at::Tensor shard = at::empty_like(grads.input);
-    Pending scattering = op.start_reduce_scatter("tp.scatter_qkv", sum, shard);
+    ReducedProduct sum = start_sum(layer, "tp.scatter_qkv", grads);
     gathering.wait();
     accumulate_columns(options, op, grads, whole);
-    scattering.wait();
-    return shard;
+    return sum.wait();
   }
 };
 

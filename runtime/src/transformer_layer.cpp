@@ -89,6 +89,7 @@ ColumnLinear::Options take_column(const StageScope& scope, Bucket& bucket,
                                   const std::string& prefix, const ColumnParts& parts) {
   ColumnLinear::Options options;
   options.kernel = parts.kernel;
+  options.is_pipelined = true;
   options.weight = take_column_weight(scope, bucket, prefix + parts.kernel, parts.rows);
   options.bias = take_bias(scope, bucket, prefix + parts.kernel, Spread::Sharded,
                            options.weight->value.size(0));

@@ -77,6 +77,23 @@ TEST(LayerPeak, OfLatentAttentionHoldsBothLatents) {
             16 * 2 * (2 * 64 + 2 * (48 + 32) + 2 * (96 + 96 + 48) + 64 + 48));
 }
 
+// The peak is that of fc2's backward pass. 16 tokens on 4 ranks: the largest slice of a shard of 4
+// is 2 rows. 4 x 2 rows of h are under way, and 3 x 2 rows of the gathered gradient (h) and of the
+// input's gradient (256 / 4 = h) stand beside the whole tensors.
+TEST(LayerPeak, OfPipelinedLayersHoldsRowsOfOnePart) {
+  Model model = with_experts();
+  model.experts = {};
+  Split split = split_of();
+  split.tp = 4;
+  split.sequence_parallel = true;
+  const Work whole = layer_work(model, split);
+  split.overlap_tp = true;
+  const Work parts = layer_work(model, split);
+  EXPECT_EQ(sum(parts.backward_peak).count() - sum(whole.backward_peak).count(),
+            (8 + 6 + 6) * kRow);
+  EXPECT_EQ(parts.saved_bytes(), whole.saved_bytes());
+}
+
 std::vector<Split> splits() {
   Split tensor_parallel = split_over_experts();
   tensor_parallel.tp = 2;

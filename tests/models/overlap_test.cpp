@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "foresail/models/row_slices.h"
 #include "kernels.h"
 
 namespace foresail::models {
@@ -31,6 +32,15 @@ Split split_of(Sequence sequence) {
   split.sequence_length = 18;  // not a multiple of the chunks
   split.sequence_parallel = sequence == Sequence::Parallel;
   return split;
+}
+
+/// Of the parts of a GEMM.
+std::vector<std::int64_t> rows_of(const std::vector<Kernel>& list, const std::string& name) {
+  std::vector<std::int64_t> rows;
+  for (const Kernel& kernel : list) {
+    if (kernel.name == name + "." + std::to_string(rows.size())) rows.push_back(kernel.m);
+  }
+  return rows;
 }
 
 TEST(TensorParallel, ForwardCollectivesAreExposed) {
@@ -87,8 +97,8 @@ TEST(OverlapTp, PipelinesGathersWithGemmsInFourChunks) {
   const Work work = layer_work(small(), split);
   for (int i = 0; i < kOverlapChunks; ++i) {
     const std::string chunk = "." + std::to_string(i);
-    EXPECT_EQ(kernel(work.forward, "qkv" + chunk).parts, kOverlapChunks);
-    EXPECT_EQ(kernel(work.backward, "fc2.dgrad" + chunk).parts, kOverlapChunks);
+    EXPECT_EQ(kernel(work.forward, "qkv" + chunk).parts, i == 0 ? 2 : 6);  // of 9 and 3 rows
+    EXPECT_EQ(kernel(work.backward, "fc2.dgrad" + chunk).parts, i == 0 ? 2 : 6);
     EXPECT_THAT(awaited(work.forward, "tp.reduce_fc2" + chunk), ElementsAre("fc2" + chunk));
     if (i == 0) {  // the rank's own shard
       EXPECT_THAT(awaited(work.forward, "qkv" + chunk), ElementsAre());
@@ -107,7 +117,42 @@ TEST(OverlapTp, PipelinesGathersWithGemmsInFourChunks) {
   EXPECT_EQ(shape(work.backward, "fc1.wgrad"), "128 64 18");
 }
 
-// 18 tokens in 4 chunks: 4, 5, 4, 5.
+// 18 tokens on 2 ranks: 9 own ones, then 3 times 3 of the other; and 2 x 2, 2, 2, 3 to reduce.
+TEST(OverlapTp, PartsAreTheOwnShardThenSlicesOfTheOthers) {
+  Split split = split_of(Sequence::Parallel);
+  split.overlap_tp = true;
+  const Work work = layer_work(small(), split);
+  EXPECT_THAT(rows_of(work.forward, "qkv"), ElementsAre(9, 3, 3, 3));
+  EXPECT_THAT(rows_of(work.backward, "fc2.dgrad"), ElementsAre(9, 3, 3, 3));
+  EXPECT_EQ(kernel(work.forward, "tp.gather_qkv.1").bytes.count(), 2 * 3 * 64 * 2);
+  EXPECT_THAT(rows_of(work.forward, "proj"), ElementsAre(4, 4, 4, 6));
+  EXPECT_EQ(kernel(work.forward, "tp.reduce_proj.3").bytes.count(), 6 * 64 * 2);
+  EXPECT_THAT(rows_of(work.backward, "qkv.dgrad"), ElementsAre(4, 4, 4, 6));
+}
+
+// 20 tokens on 4 ranks: shards of 5 are gathered as 1, 2, 2 and reduced as 1, 1, 1, 2.
+TEST(OverlapTp, SlicesOfAShardMayBeUneven) {
+  Split split = split_of(Sequence::Parallel);
+  split.tp = 4;
+  split.sequence_length = 20;
+  split.overlap_tp = true;
+  const Work work = layer_work(small(), split);
+  EXPECT_THAT(rows_of(work.forward, "qkv"), ElementsAre(5, 3 * 1, 3 * 2, 3 * 2));
+  EXPECT_EQ(kernel(work.forward, "tp.gather_qkv.1").bytes.count(), 4 * 1 * 64 * 2);
+  EXPECT_EQ(kernel(work.forward, "tp.gather_qkv.3").bytes.count(), 4 * 2 * 64 * 2);
+  EXPECT_THAT(rows_of(work.forward, "fc2"), ElementsAre(4, 4, 4, 8));
+  EXPECT_THAT(gathered_slices(5), ElementsAre(RowSlice{0, 1}, RowSlice{1, 2}, RowSlice{3, 2}));
+}
+
+// Without sequence parallelism there is one shard: 18 tokens are 4, 5, 4, 5.
+TEST(OverlapTp, AllReducesAreOfRowsInARow) {
+  Split split = split_of(Sequence::Whole);
+  split.overlap_tp = true;
+  const Work work = layer_work(small(), split);
+  EXPECT_THAT(rows_of(work.forward, "proj"), ElementsAre(4, 5, 4, 5));
+  EXPECT_THAT(rows_of(work.backward, "fc1.dgrad"), ElementsAre(4, 5, 4, 5));
+}
+
 TEST(OverlapTp, ChunksAddUpToTheWhole) {
   for (const Sequence sequence : {Sequence::Whole, Sequence::Parallel}) {
     Split split = split_of(sequence);
@@ -140,8 +185,11 @@ TEST(OverlapTp, NeverCutsBelowOneToken) {
   split.sequence_length = 2;
   split.overlap_tp = true;
   const Work work = layer_work(small(), split);
-  EXPECT_EQ(shape(work.forward, "qkv.1"), "1 96 64");
-  EXPECT_THROW(kernel(work.forward, "qkv.2"), std::out_of_range);
+  EXPECT_THAT(rows_of(work.forward, "qkv"), ElementsAre(1, 1));
+  EXPECT_EQ(kernel(work.forward, "qkv.1").parts, 2);
+  EXPECT_EQ(kernel(work.forward, "proj").parts, 1);
+  EXPECT_EQ(shape(work.forward, "proj"), "2 64 32");  // one token in a shard: in one piece
+  EXPECT_THAT(awaited(work.forward, "add1"), ElementsAre("tp.reduce_proj"));
 }
 
 TEST(Append, ShiftsIndicesAndWaitsForTheEndOfTheFirstList) {

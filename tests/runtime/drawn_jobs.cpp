@@ -204,6 +204,9 @@ DrawnJob draw_job(std::uint64_t index) {
   do {
     job.tiny.layout = draw_layout(draw, has_experts);
   } while (!is_possible(job.tiny));
+  // Of a stream of its own: it neither makes a layout impossible nor changes those drawn before.
+  const bool overlaps_tp = Rng(kSeed).stream("overlap tp", index).below(2) == 1;
+  job.tiny.layout.overlap.tp = job.tiny.layout.tp > 1 && overlaps_tp;
   job.is_bf16 = is_bf16;
   job.is_dropless = has_experts && model.name != "experts with room";
   job.learner = model.name + ", " + optimizer.name + (is_bf16 ? ", bf16" : ", fp32");

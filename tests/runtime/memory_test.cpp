@@ -49,6 +49,11 @@ Layout changed(Layout layout, const Change& change) {
   return layout;
 }
 
+Layout pipelined(Layout layout) {
+  layout.overlap.tp = true;
+  return layout;
+}
+
 Layout in_context(ContextParallel kind) {
   Layout layout = layout_of({});
   layout.cp = 4;
@@ -64,6 +69,9 @@ std::vector<Case> cases() {
       {changed(layout_of({.tp = 2}), [](Layout& layout) { layout.sequence_parallel = false; })},
       {layout_of({.tp = 2}, Recompute::Selective)},
       {layout_of({.tp = 4}, Recompute::Full)},
+      {pipelined(layout_of({.tp = 2}))},
+      {pipelined(layout_of({.tp = 4}))},
+      {pipelined(layout_of({.tp = 4}, Recompute::Full))},
       {layout_of({.pp = 2})},
       {layout_of({.pp = 4}), "gpt_tiny_tied"},
       {layout_of({.pp = 2, .v = 2})},
@@ -103,6 +111,8 @@ std::vector<Case> cases() {
          plan.model.window = 64;
        },
        "parallel block, window"},
+      {pipelined(layout_of({.tp = 4})), "gpt_tiny",
+       [](planner::Plan& plan) { plan.model.block = models::Block::Parallel; }, "parallel block"},
       {changed(layout_of({.dp = 2}), [](Layout& layout) { layout.ep = 2; }), "gpt_tiny",
        [](planner::Plan& plan) {
          plan.model.experts = {

@@ -114,6 +114,7 @@ TEST(DrawnParity, TheWholeSetHasEveryChoice) {
                              "overlap dp",
                              "overlap pp",
                              "overlap ep",
+                             "overlap tp",
                              "order "}) {
     const auto has = [&](const std::string& text) { return text.find(choice) != text.npos; };
     EXPECT_GE(std::ranges::count_if(texts, has), 1) << choice;

@@ -13,7 +13,7 @@ using runtime::Tensor;
 
 class SlowCommunicator : public Communicator {
  public:
-  SlowCommunicator(const SlowNetwork& slow, std::unique_ptr<Communicator> inner)
+  SlowCommunicator(const Slowness& slow, std::unique_ptr<Communicator> inner)
       : Communicator(inner->name(), inner->rank(), inner->size()),
         slow_(slow),
         inner_(std::move(inner)) {}
@@ -61,16 +61,18 @@ class SlowCommunicator : public Communicator {
 
  private:
   void pause(const Tensor& tensor) const {
-    if (tensor.nbytes() >= slow_.bytes_min) std::this_thread::sleep_for(slow_.delay);
+    if (tensor.nbytes() < slow_.bytes_min) return;
+    std::this_thread::sleep_for(slow_.delay + slow_.per_kib * (tensor.nbytes() / 1024));
   }
 
-  SlowNetwork slow_;
+  Slowness slow_;
   std::unique_ptr<Communicator> inner_;
 };
 
 class SlowEndpoint : public runtime::Endpoint {
  public:
-  explicit SlowEndpoint(const SlowNetwork& slow) : slow_(slow), inner_(slow.network.endpoint()) {}
+  SlowEndpoint(runtime::LocalNetwork& network, const Slowness& slow)
+      : slow_(slow), inner_(network.endpoint()) {}
 
   std::unique_ptr<Communicator> connect(const Group& group, runtime::Store& store) const override {
     auto inner = inner_->connect(group, store);
@@ -81,14 +83,15 @@ class SlowEndpoint : public runtime::Endpoint {
   void report_failure(const std::string&) const override {}
 
  private:
-  SlowNetwork slow_;
+  Slowness slow_;
   std::unique_ptr<runtime::Endpoint> inner_;
 };
 
 }  // namespace
 
-std::unique_ptr<runtime::Endpoint> slow_endpoint(const SlowNetwork& slow) {
-  return std::make_unique<SlowEndpoint>(slow);
+std::unique_ptr<runtime::Endpoint> slow_endpoint(runtime::LocalNetwork& network,
+                                                 const Slowness& slowness) {
+  return std::make_unique<SlowEndpoint>(network, slowness);
 }
 
 }  // namespace foresail::testing

@@ -10,13 +10,15 @@
 
 namespace foresail::testing {
 
-/// One rank's end of `network`, whose messages and collectives of at least `bytes_min` bytes take
-/// `delay` longer.
-struct SlowNetwork {
-  runtime::LocalNetwork& network;
+/// Messages and collectives of at least `bytes_min` bytes take `delay` longer, and `per_kib` for
+/// every KiB of them.
+struct Slowness {
   std::chrono::milliseconds delay{10};
   std::size_t bytes_min = 1024;
+  std::chrono::microseconds per_kib{0};
 };
-std::unique_ptr<runtime::Endpoint> slow_endpoint(const SlowNetwork& slow);
+/// One rank's end of `network`, which must outlive it.
+std::unique_ptr<runtime::Endpoint> slow_endpoint(runtime::LocalNetwork& network,
+                                                 const Slowness& slowness);
 
 }  // namespace foresail::testing

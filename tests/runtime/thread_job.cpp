@@ -116,6 +116,7 @@ std::string describe(const planner::Layout& layout) {
   if (layout.sequence_parallel) text += ", sequence parallel";
   if (layout.zero_stage > 0) text += ", zero " + std::to_string(layout.zero_stage);
   if (layout.shard_size > 0) text += ", shard size " + std::to_string(layout.shard_size);
+  if (layout.overlap.tp) text += ", overlap tp";
   if (layout.overlap.dp) text += ", overlap dp";
   return text;
 }

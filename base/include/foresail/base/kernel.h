@@ -50,9 +50,9 @@ struct Kernel {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
-  /// Gemm only: this is one of so many equal parts (of m) of one GEMM, which run on several streams
-  /// so that a part's last tiles overlap the next one's first (Transformer Engine's userbuffers):
-  /// they take the time of the whole.
+  /// Gemm only: the whole GEMM has about so many times the rows (m) of this part of it. Parts run
+  /// on several streams so that the last tiles of one overlap the first of the next (Transformer
+  /// Engine's userbuffers): they take the time of the whole.
   std::int64_t parts = 1;
 
   /// Attention (kind Attention only): local heads, query and key/value positions per sample, head

@@ -12,7 +12,7 @@
 /// `norm1.backward`. Collectives: tp.gather_X (all-gather in front of X), tp.reduce_X (behind it),
 /// tp.gather_grad_X, tp.regather_X, tp.scatter_X in backward; cp.gather_kv, cp.regather_kv,
 /// cp.scatter_kv. Suffixes: `.recompute`; `.0` to `.3` for the parts of overlapped GEMMs and
-/// collectives (gathers: `.1` to `.3`; part 0 is the rank's own shard). Context parallelism of
+/// collectives (gathers: `.1` to `.3`; row_slices.h says which rows). Context parallelism of
 /// other kinds, latent attention and experts: attention.h, latent.h and experts.h beside the
 /// sources say which kernels they run.
 #pragma once
@@ -56,8 +56,8 @@ struct Split {
   DType dtype = DType::Bf16;
   Recompute recompute = Recompute::None;
   RecomputeModules recompute_modules{};  ///< of Selective
-  /// Tensor-parallel collectives cut in `kOverlapChunks` and pipelined with their GEMMs, forward
-  /// and backward (layout.overlap.tp; MegaScale section 3.2, Transformer Engine userbuffers).
+  /// Tensor-parallel collectives cut in up to `kOverlapChunks` and pipelined with their GEMMs,
+  /// forward and backward (layout.overlap.tp; MegaScale section 3.2; row_slices.h).
   bool overlap_tp = false;
   ContextParallel context_parallel = ContextParallel::AllGather;
   /// Experts lie in contiguous blocks on `ep` ranks; each is cut over `expert_tp` ranks.
