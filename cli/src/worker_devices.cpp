@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "foresail/base/error.h"
-#include "foresail/runtime/cuda_device.h"
 #include "foresail/runtime/nccl.h"
 
 namespace foresail::cli {
@@ -30,7 +29,7 @@ void print_devices() {
   }
 }
 
-void demand_device(const std::string& device) {
+void demand_devices(const std::string& device, int count, const std::string& who) {
   if (device == "cpu") return;
   if (device != "cuda") {
     throw Error(ErrorCode::InvalidInput,
@@ -40,10 +39,18 @@ void demand_device(const std::string& device) {
   if (sight.devices == 0) {
     throw Error(ErrorCode::Unsupported, "--device cuda: no CUDA device: " + sight.reason);
   }
+  if (count <= sight.devices) return;
   throw Error(ErrorCode::Unsupported,
-              fmt::format("--device cuda: {} is there, but this version's stages compute on CPUs "
-                          "only (docs/guides/gpu.md)",
-                          runtime::CudaDevice(0).description()));
+              fmt::format("--device cuda: {} needs {} CUDA devices, and this host has {}", who,
+                          count, sight.devices));
+}
+
+std::unique_ptr<runtime::CudaDevice> open_device(const std::string& device,
+                                                 const RankEnvironment& environment) {
+  demand_devices(device, environment.local_rank + 1,
+                 fmt::format("local rank {}", environment.local_rank));
+  if (device == "cpu") return nullptr;
+  return std::make_unique<runtime::CudaDevice>(environment.local_rank);
 }
 
 }  // namespace foresail::cli

@@ -62,6 +62,7 @@ RankEnvironment from_torchrun(const std::string& rank) {
   RankEnvironment environment;
   environment.rank = integer("RANK", rank);
   environment.world_size = demanded_integer("WORLD_SIZE");
+  environment.local_rank = integer("LOCAL_RANK", variable("LOCAL_RANK").value_or("0"));
   environment.master_host = variable("MASTER_ADDR").value_or("127.0.0.1");
   environment.master_port = demanded_integer("MASTER_PORT");
   const bool is_served = variable("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
@@ -75,6 +76,7 @@ RankEnvironment from_slurm(const std::string& rank) {
   RankEnvironment environment;
   environment.rank = integer("SLURM_PROCID", rank);
   environment.world_size = demanded_integer("SLURM_NTASKS");
+  environment.local_rank = integer("SLURM_LOCALID", variable("SLURM_LOCALID").value_or("0"));
   const std::string nodes = variable("SLURM_STEP_NODELIST").value_or("127.0.0.1");
   environment.master_host = variable("MASTER_ADDR").value_or(first_host(nodes));
   const auto port = variable("MASTER_PORT");

@@ -12,6 +12,7 @@ namespace foresail::cli {
 struct RankEnvironment {
   int rank = 0;
   int world_size = 1;
+  int local_rank = 0;  ///< among the ranks of this host: LOCAL_RANK, else SLURM_LOCALID, else 0
   std::string master_host = "127.0.0.1";
   int master_port = 29500;
   /// Rank 0 serves the store, unless a launcher already does (torchrun's agent).

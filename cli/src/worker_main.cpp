@@ -1,5 +1,7 @@
 // foresail-worker: executes Plans and measures hosts. `foresail run` and `foresail calibrate` start
 // it; torchrun and srun may start `foresail-worker run` themselves.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -49,7 +51,8 @@ void add_calibrate_options(CLI::App& command, Arguments& arguments) {
 
 /// The ranks' command line: that of the launch, without what concerns the launch.
 int launch_run(const Arguments& arguments) {
-  demand_device(arguments.run.device);
+  demand_devices(arguments.run.device, arguments.ranks,
+                 fmt::format("--launch {}", arguments.ranks));
   load_executable_plan(arguments.run.plan, arguments.ranks);
   wait_limit(arguments.run);
   LaunchOptions options;

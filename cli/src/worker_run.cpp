@@ -110,7 +110,9 @@ namespace {
 /// What is known before ranks meet.
 struct Prepared {
   Prepared(const RunOptions& given, const RankEnvironment& environment)
-      : Prepared(given, load_executable_plan(given.plan, environment.world_size)) {}
+      : Prepared(given, load_executable_plan(given.plan, environment.world_size)) {
+    device = open_device(given.device, environment);
+  }
   Prepared(const RunOptions& given, ExecutablePlan loaded)
       : options(given),
         traced(parse_trace_ranks(given.trace_ranks)),
@@ -127,7 +129,25 @@ struct Prepared {
   planner::Plan plan;
   runtime::Job job;
   int steps;
+  std::unique_ptr<runtime::CudaDevice> device;  ///< null: on the CPU
 };
+
+/// Ranks on CUDA devices meet over NCCL, others over Gloo.
+std::unique_ptr<runtime::Endpoint> make_endpoint(const RunOptions& options,
+                                                 const Rendezvous& rendezvous,
+                                                 runtime::CudaDevice* device) {
+  if (device != nullptr) {
+    const RankEnvironment& environment = rendezvous.environment();
+    runtime::NcclEndpoint::Options place;
+    place.rank = environment.rank;
+    place.world_size = environment.world_size;
+    place.streams = device;
+    return std::make_unique<runtime::NcclEndpoint>(place);
+  }
+  runtime::GlooEndpoint::Options place = endpoint_options(rendezvous.store_host());
+  place.connect_timeout = wait_limit(options);
+  return std::make_unique<runtime::GlooEndpoint>(place);
+}
 
 /// A loss that is no number cannot become one again.
 void demand_numbers(const runtime::StepSummary& step) {
@@ -181,9 +201,7 @@ void run_together(const Prepared& prepared, Rendezvous& rendezvous, StartClock c
       {.job = &job, .path = data_path(options, job), .host = host_name(), .steps = prepared.steps},
       environment, store);
   clock.end("data", rendezvous.take_use());
-  runtime::GlooEndpoint::Options place = endpoint_options(rendezvous.store_host());
-  place.connect_timeout = wait_limit(options);
-  const runtime::GlooEndpoint endpoint(place);
+  const auto endpoint = make_endpoint(options, rendezvous, prepared.device.get());
   runtime::RankMeasurement measurement;
   measurement.rank = RankId{static_cast<std::uint32_t>(environment.rank)};
   measurement.host = host_name();
@@ -193,8 +211,9 @@ void run_together(const Prepared& prepared, Rendezvous& rendezvous, StartClock c
       {.job = &job,
        .rank = measurement.rank,
        .store = &store,
-       .endpoint = &endpoint,
+       .endpoint = endpoint.get(),
        .data = data.get(),
+       .device = prepared.device.get(),
        .failed = [&](const std::exception_ptr& failure) { rendezvous.fail(failure); },
        .connected = [&] { clock.end_apart("addresses", "groups", rendezvous.take_use()); }});
   if (!options.weights.empty()) trainer.read_weights(weights_file(options.weights));
@@ -229,7 +248,7 @@ std::chrono::milliseconds wait_limit(const RunOptions& options) {
 void run_rank(const RunOptions& options) {
   keep_freed_memory();
   runtime::TensorMemory::count();
-  demand_device(options.device);
+  demand_devices(options.device, 1, "a run");
   const RankEnvironment environment = read_environment();
   const auto limit = wait_limit(options);
   const Prepared prepared(options, environment);

@@ -44,10 +44,10 @@ class IdleCommunicator : public Communicator {
 class SampleClock : public KernelClock {
  public:
   explicit SampleClock(std::size_t kernels) : samples_(kernels) {}
-  std::int64_t now_ns() const override { return thread_cpu_ns(); }
-  void record(std::size_t kernel, std::int64_t start_ns, std::int64_t end_ns) override {
-    samples_[kernel].push_back(static_cast<double>(end_ns - start_ns) * 1e-9);
-    inside_ns_ += end_ns - start_ns;
+  Mark now() override { return {.ns = thread_cpu_ns(), .event = nullptr}; }
+  void record(std::size_t kernel, const Mark& start, const Mark& end) override {
+    samples_[kernel].push_back(static_cast<double>(end.ns - start.ns) * 1e-9);
+    inside_ns_ += end.ns - start.ns;
   }
   /// Time inside kernels since the last call.
   std::int64_t take_inside_ns() { return std::exchange(inside_ns_, 0); }
@@ -73,8 +73,8 @@ class StageBench {
         etp_ep_(place_.experts.place_of_self(), place_.experts.ep_size * place_.experts.etp_size),
         expert_shards_(place_.experts.copy, place_.experts.copies),
         stage_(job, rank),
-        passes_(job, stage_, place_, nullptr),
-        state_(job, stage_, place_) {
+        passes_(job, stage_, place_, {.device = device_.get()}),
+        state_(job, stage_, place_, *device_) {
     if (tp_.size() > 1) groups_["tp"] = {&tp_, nullptr};
     if (cp_.size() > 1) groups_["cp"] = {&cp_, nullptr};
     if (ep_.size() > 1) groups_["ep"] = {&ep_, nullptr};
@@ -199,7 +199,8 @@ class StageBench {
     const program::KernelList& list = job_.program.kernel_lists[id.value];
     SampleClock& clock = clocks_.try_emplace(id.value, list.kernels.size()).first->second;
     const std::int64_t start = thread_cpu_ns();
-    OpContext context({.list = &list, .groups = &groups_, .clock = &clock});
+    OpContext context(
+        {.list = &list, .groups = &groups_, .device = device_.get(), .clock = &clock});
     work(context);
     context.finish();
     return thread_cpu_ns() - start - clock.take_inside_ns();
@@ -208,7 +209,7 @@ class StageBench {
   /// Wall time of a step whose ops do nothing, plus the gradient norm.
   double empty_step() {
     SpanLog log(Recording::Off);
-    Executor executor(job_.program, rank_, log);
+    Executor executor(job_.program, rank_, log, *device_);
     std::vector<double> samples;
     for (int i = 0; i < 9; ++i) {
       const std::int64_t start = steady_ns();
@@ -224,6 +225,7 @@ class StageBench {
   MeshPlace place_;
   IdleCommunicator tp_, cp_, shards_, ep_, etp_, etp_ep_, expert_shards_;
   KernelGroups groups_;
+  std::unique_ptr<Device> device_ = make_cpu_device();
   Stage stage_;
   Passes passes_;
   StateSync state_;

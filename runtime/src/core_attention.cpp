@@ -164,16 +164,19 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
 }  // namespace
 
 AttentionTables make_attention_tables(const models::Model& model, const models::Split& split,
-                                      int cp_rank) {
+                                      int cp_rank, at::Device device) {
   AttentionTables tables;
-  tables.positions = token_positions(split, cp_rank);
-  tables.is_masked = make_masks(model, split, cp_rank);
+  const at::Tensor positions = token_positions(split, cp_rank);
+  tables.positions = positions.to(device);
+  for (const at::Tensor& mask : make_masks(model, split, cp_rank)) {
+    tables.is_masked.push_back(mask.to(device));
+  }
   if (model.positions != models::Positions::Rotary) return tables;
   const at::Tensor pair = at::arange(0, model.head_size, 2, at::kDouble) / model.head_size;
   const at::Tensor frequency = at::pow(kRotaryBase, -pair);
-  const at::Tensor angle = at::outer(tables.positions.to(at::kDouble), frequency);
-  tables.cosine = angle.cos().to(at::kFloat);
-  tables.sine = angle.sin().to(at::kFloat);
+  const at::Tensor angle = at::outer(positions.to(at::kDouble), frequency);
+  tables.cosine = angle.cos().to(at::kFloat).to(device);
+  tables.sine = angle.sin().to(at::kFloat).to(device);
   return tables;
 }
 

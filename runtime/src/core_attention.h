@@ -9,9 +9,10 @@
 
 namespace foresail::runtime {
 
-/// For the tokens of rank `cp_rank` of the context-parallel group.
+/// For the tokens of rank `cp_rank` of the context-parallel group. The host makes them, so that
+/// they are the same on every device.
 AttentionTables make_attention_tables(const models::Model& model, const models::Split& split,
-                                      int cp_rank);
+                                      int cp_rank, at::Device device);
 
 /// Input [tokens, query + key + value features]; output [tokens, query features]. A token's row is
 /// position * microbatch_size + sample.

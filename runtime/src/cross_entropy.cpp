@@ -73,10 +73,10 @@ struct CrossEntropyFunction : torch::autograd::Function<CrossEntropyFunction> {
     const CrossEntropy& layer = ModulePointer<CrossEntropy>::load(graph);
     const variable_list saved = graph->get_saved_variables();
     const at::Tensor grad = layer.scope().context().compute("cross_entropy.backward", [&] {
-      const double weight = grads[0].item<double>() / static_cast<double>(saved[0].size(0));
+      const at::Tensor weight = grads[0] / static_cast<double>(saved[0].size(0));
       at::Tensor probabilities = saved[0] * (saved[1] * weight).unsqueeze(1);
       const at::Tensor index = saved[2].clamp_min(0).unsqueeze(1);
-      const at::Tensor own = saved[2].ge(0).to(at::kFloat).mul_(-weight).unsqueeze(1);
+      const at::Tensor own = saved[2].ge(0).to(at::kFloat).mul_(weight.neg()).unsqueeze(1);
       probabilities.scatter_add_(1, index, own);
       return probabilities.to(static_cast<at::ScalarType>(graph->saved_data["format"].toInt()));
     });

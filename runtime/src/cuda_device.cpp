@@ -13,7 +13,9 @@
 #include <torch/version.h>
 
 #include <cmath>
-#include <vector>
+#include <functional>
+#include <memory>
+#include <string>
 
 #include "foresail/base/error.h"
 #include "foresail/base/quantity.h"
@@ -44,13 +46,46 @@ CudaSight look_for_cuda() {
   return sight;
 }
 
+/// Times count from an event that the host has seen pass. It is set anew with each step, since CUDA
+/// tells the distance of events in fp32.
+struct CudaDevice::State {
+  using Event = at::cuda::CUDAEvent;
+  /// With timing, which libtorch's events do not have unless asked for.
+  static std::shared_ptr<Event> make() { return std::make_shared<Event>(cudaEventDefault); }
+
+  std::shared_ptr<Event> origin;
+  std::int64_t origin_ns = 0;
+};
+
+namespace {
+
+/// The calling thread's stream and device, until it goes.
+class CudaLane : public Device::Lane {
+ public:
+  explicit CudaLane(int index)
+      : guard_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, narrow(index))) {}
+
+ private:
+  c10::cuda::CUDAStreamGuard guard_;
+};
+
+at::cuda::CUDAEvent& event_of(const Mark& mark) {
+  FORESAIL_EXPECT(mark.event != nullptr);
+  return *static_cast<at::cuda::CUDAEvent*>(mark.event.get());
+}
+
+}  // namespace
+
 CudaDevice::CudaDevice(int index) : index_(index) {
   const CudaSight sight = look_for_cuda();
-  if (index >= 0 && index < sight.devices) return;
-  throw Error(ErrorCode::Unsupported,
-              sight.devices == 0
-                  ? fmt::format("no CUDA device: {}", sight.reason)
-                  : fmt::format("CUDA device {}: this host has {}", index, sight.devices));
+  if (index < 0 || index >= sight.devices) {
+    throw Error(ErrorCode::Unsupported,
+                sight.devices == 0
+                    ? fmt::format("no CUDA device: {}", sight.reason)
+                    : fmt::format("CUDA device {}: this host has {}", index, sight.devices));
+  }
+  state_ = std::make_unique<State>();
+  begin_step();
 }
 
 CudaDevice::~CudaDevice() = default;
@@ -60,6 +95,49 @@ std::string CudaDevice::description() const {
   demand(cudaGetDeviceProperties(&properties, index_), "cudaGetDeviceProperties");
   return fmt::format("{}, {}", properties.name,
                      to_text(Bytes(static_cast<std::int64_t>(properties.totalGlobalMem))));
+}
+
+c10::Device CudaDevice::place() const {
+  return {at::kCUDA, narrow(index_)};
+}
+
+std::unique_ptr<Device::Lane> CudaDevice::open_lane() {
+  return std::make_unique<CudaLane>(index_);
+}
+
+Mark CudaDevice::mark() {
+  auto event = State::make();
+  event->record(c10::cuda::getCurrentCUDAStream(narrow(index_)));
+  return {.ns = 0, .event = std::move(event)};
+}
+
+void CudaDevice::follow(const Mark& mark) {
+  event_of(mark).block(c10::cuda::getCurrentCUDAStream(narrow(index_)));
+}
+
+void CudaDevice::keep(const Tensor& tensor) {
+  tensor.record_stream(c10::cuda::getCurrentCUDAStream(narrow(index_)).unwrap());
+}
+
+std::int64_t CudaDevice::passed_ns(const Mark& mark) {
+  event_of(mark).synchronize();
+  const double milliseconds = static_cast<double>(state_->origin->elapsed_time(event_of(mark)));
+  return state_->origin_ns + std::llround(milliseconds * 1e6);
+}
+
+void CudaDevice::begin_step() {
+  c10::cuda::CUDACachingAllocator::resetPeakStats(narrow(index_));
+  state_->origin = State::make();
+  state_->origin->record(c10::cuda::getCurrentCUDAStream(narrow(index_)));
+  state_->origin->synchronize();
+  state_->origin_ns = steady_ns();
+}
+
+Bytes CudaDevice::peak() const {
+  using c10::CachingAllocator::StatType;
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(narrow(index_));
+  // What tensors asked for, before the allocator rounds it up.
+  return Bytes(stats.requested_bytes[static_cast<std::size_t>(StatType::AGGREGATE)].peak);
 }
 
 void* CudaDevice::current() {
@@ -75,58 +153,19 @@ bool CudaDevice::is_done(void* stream) {
 }
 
 Tensor CudaDevice::make_token() {
-  return at::zeros({1}, at::device(at::Device(at::kCUDA, narrow(index_))).dtype(at::kFloat));
+  return at::zeros({1}, at::device(place()).dtype(at::kFloat));
 }
 
-Bytes CudaDevice::peak() const {
-  using c10::CachingAllocator::StatType;
-  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(narrow(index_));
-  // What tensors asked for, before the allocator rounds it up.
-  return Bytes(stats.requested_bytes[static_cast<std::size_t>(StatType::AGGREGATE)].peak);
+std::function<bool()> CudaDevice::mark_end(void* stream) {
+  auto event = std::make_shared<at::cuda::CUDAEvent>();  // shared by the copies of the question
+  event->record(
+      c10::cuda::getStreamFromExternal(static_cast<cudaStream_t>(stream), narrow(index_)));
+  return [event] { return event->query(); };
 }
 
-void CudaDevice::restart_peak() {
-  c10::cuda::CUDACachingAllocator::resetPeakStats(narrow(index_));
-}
-
-struct CudaDevice::Lane::State {
-  c10::cuda::CUDAStreamGuard guard;
-};
-
-CudaDevice::Lane::Lane(const CudaDevice& device)
-    : state_(new State{c10::cuda::CUDAStreamGuard(
-          c10::cuda::getStreamFromPool(/*isHighPriority=*/false, narrow(device.index_)))}) {}
-
-CudaDevice::Lane::~Lane() = default;
-
-struct CudaTimeline::State {
-  /// With timing, which libtorch's events do not have unless asked for.
-  static at::cuda::CUDAEvent make() { return at::cuda::CUDAEvent(cudaEventDefault); }
-
-  at::cuda::CUDAEvent origin = make();
-  std::int64_t origin_ns = 0;
-  std::vector<at::cuda::CUDAEvent> marks;
-};
-
-CudaTimeline::CudaTimeline(const CudaDevice&) : state_(std::make_unique<State>()) {
-  state_->origin.record();
-  state_->origin.synchronize();
-  state_->origin_ns = steady_ns();
-}
-
-CudaTimeline::~CudaTimeline() = default;
-
-std::size_t CudaTimeline::mark() {
-  state_->marks.push_back(State::make());
-  state_->marks.back().record();
-  return state_->marks.size() - 1;
-}
-
-std::int64_t CudaTimeline::passed_ns(std::size_t mark) {
-  at::cuda::CUDAEvent& event = state_->marks.at(mark);
-  event.synchronize();
-  const double milliseconds = static_cast<double>(state_->origin.elapsed_time(event));
-  return state_->origin_ns + std::llround(milliseconds * 1e6);
+void CudaDevice::keep_for(const Tensor& tensor, void* stream) {
+  tensor.record_stream(
+      c10::cuda::getStreamFromExternal(static_cast<cudaStream_t>(stream), narrow(index_)).unwrap());
 }
 
 }  // namespace foresail::runtime

@@ -19,14 +19,37 @@ CudaSight look_for_cuda() {
   return {.devices = 0, .build = "libtorch without CUDA", .reason = kReason};
 }
 
-struct CudaDevice::Lane::State {};
-struct CudaTimeline::State {};
+struct CudaDevice::State {};
 
 CudaDevice::CudaDevice(int) {
   refuse();
 }
 CudaDevice::~CudaDevice() = default;
 std::string CudaDevice::description() const {
+  refuse();
+}
+c10::Device CudaDevice::place() const {
+  refuse();
+}
+std::unique_ptr<Device::Lane> CudaDevice::open_lane() {
+  refuse();
+}
+Mark CudaDevice::mark() {
+  refuse();
+}
+void CudaDevice::follow(const Mark&) {
+  refuse();
+}
+void CudaDevice::keep(const Tensor&) {
+  refuse();
+}
+std::int64_t CudaDevice::passed_ns(const Mark&) {
+  refuse();
+}
+void CudaDevice::begin_step() {
+  refuse();
+}
+Bytes CudaDevice::peak() const {
   refuse();
 }
 void* CudaDevice::current() {
@@ -38,24 +61,10 @@ bool CudaDevice::is_done(void*) {
 Tensor CudaDevice::make_token() {
   refuse();
 }
-Bytes CudaDevice::peak() const {
+std::function<bool()> CudaDevice::mark_end(void*) {
   refuse();
 }
-void CudaDevice::restart_peak() {
-  refuse();
-}
-CudaDevice::Lane::Lane(const CudaDevice&) {
-  refuse();
-}
-CudaDevice::Lane::~Lane() = default;
-CudaTimeline::CudaTimeline(const CudaDevice&) {
-  refuse();
-}
-CudaTimeline::~CudaTimeline() = default;
-std::size_t CudaTimeline::mark() {
-  refuse();
-}
-std::int64_t CudaTimeline::passed_ns(std::size_t) {
+void CudaDevice::keep_for(const Tensor&, void*) {
   refuse();
 }
 

@@ -43,7 +43,9 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
 }  // namespace
 
 EmbeddingLayer::EmbeddingLayer(const StageScope& scope, const Options& options)
-    : scope_(scope), options_(options), anchor_(at::zeros({1}).requires_grad_()) {
+    : scope_(scope),
+      options_(options),
+      anchor_(at::zeros({1}, at::device(scope.device).dtype(at::kFloat)).requires_grad_()) {
   register_buffer("words", options.words->value);
   if (options.positions != nullptr) register_buffer("positions", options.positions->value);
 }

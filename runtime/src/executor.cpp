@@ -7,17 +7,18 @@ namespace foresail::runtime {
 using program::Op;
 using program::OpId;
 
-Executor::Executor(const program::Program& program, RankId rank, SpanLog& log)
-    : program_(program), rank_(rank), log_(log) {
+Executor::Executor(const program::Program& program, RankId rank, SpanLog& log, Device& device)
+    : program_(program), rank_(rank), log_(log), device_(device) {
   const program::StageProgram& stage = program.of(rank);
   for (std::uint32_t i = 0; i < stage.ops.size(); ++i) {
     queues_[stage.ops[OpId{i}].lane].push_back(OpId{i});
   }
-  for (const auto& [lane, queue] : queues_) threads_[lane] = std::make_unique<WorkerThread>();
+  for (const auto& [lane, queue] : queues_) threads_[lane] = std::make_unique<WorkerThread>(device);
 }
 
 void Executor::run_step(int step, const Hooks& hooks) {
   is_done_.assign(program_.of(rank_).ops.size(), 0);
+  ends_.assign(is_done_.size(), {});
   failure_ = nullptr;
   executed_.clear();
   for (const auto& [lane, queue] : queues_) executed_[lane].reserve(queue.size());
@@ -27,6 +28,7 @@ void Executor::run_step(int step, const Hooks& hooks) {
   }
   for (std::future<void>& end : ends) end.get();
   if (failure_) std::rethrow_exception(failure_);
+  for (const auto& [lane, ops] : executed_) device_.passed_ns(ends_[ops.back().value]);
   executed_digest_ = digest_of_executed();
 }
 
@@ -41,12 +43,12 @@ void Executor::run_lane(Lane lane, int step, const Hooks& hooks) {
       span.op = id.value;
       span.step = step;
       span.bytes = op.bytes.count();
-      span.start_ns = steady_ns();
+      const Mark start = device_.mark();
       hooks.run(id);
-      span.end_ns = steady_ns();
-      log_.add(span);
+      const Mark end = device_.mark();
+      log_.add(span, start, end);
       executed.push_back(id);
-      finish(id);
+      finish(id, end);
     }
   } catch (...) {
     fail(hooks);
@@ -54,21 +56,28 @@ void Executor::run_lane(Lane lane, int step, const Hooks& hooks) {
 }
 
 bool Executor::wait_for(const Op& op) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] {
-    if (failure_) return true;
-    for (const OpId before : op.after) {
-      if (!is_done_[before.value]) return false;
-    }
-    return true;
-  });
-  return !failure_;
+  std::vector<Mark> ends;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] {
+      if (failure_) return true;
+      for (const OpId before : op.after) {
+        if (!is_done_[before.value]) return false;
+      }
+      return true;
+    });
+    if (failure_) return false;
+    for (const OpId before : op.after) ends.push_back(ends_[before.value]);
+  }
+  for (const Mark& end : ends) device_.follow(end);
+  return true;
 }
 
-void Executor::finish(OpId op) {
+void Executor::finish(OpId op, const Mark& end) {
   {
     const std::scoped_lock lock(mutex_);
     is_done_[op.value] = 1;
+    ends_[op.value] = end;
   }
   changed_.notify_all();
 }

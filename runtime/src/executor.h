@@ -1,6 +1,7 @@
 /// \file
 /// Walks one rank's ops of the Program: one thread per lane, each lane in order, `after` between
-/// lanes. It knows no schedule of its own.
+/// lanes. It knows no schedule of its own. On a device threads wait only until what an op follows
+/// has been queued; its stream waits for the rest.
 #pragma once
 
 #include <condition_variable>
@@ -26,10 +27,11 @@ class Executor {
     /// peers: makes them come back, or ends the process.
     std::function<void(std::exception_ptr)> failed;
   };
-  /// `program` and `log` must outlive the executor.
-  Executor(const program::Program& program, RankId rank, SpanLog& log);
+  /// All must outlive the executor.
+  Executor(const program::Program& program, RankId rank, SpanLog& log, Device& device);
 
-  /// Runs every op once. Rethrows the first failure after all lanes have ended.
+  /// Runs every op once, and returns when the device has done it. Rethrows the first failure after
+  /// all lanes have ended.
   void run_step(int step, const Hooks& hooks);
 
   /// Runs `task` in the thread of `lane`, between steps.
@@ -46,13 +48,14 @@ class Executor {
  private:
   void run_lane(Lane lane, int step, const Hooks& hooks);
   bool wait_for(const program::Op& op);
-  void finish(program::OpId op);
+  void finish(program::OpId op, const Mark& end);
   void fail(const Hooks& hooks);
   std::string digest_of_executed() const;
 
   const program::Program& program_;
   RankId rank_;
   SpanLog& log_;
+  Device& device_;
   std::map<Lane, std::vector<program::OpId>> queues_;
   std::map<Lane, std::unique_ptr<WorkerThread>> threads_;
   std::map<Lane, std::vector<program::OpId>> executed_;
@@ -60,7 +63,8 @@ class Executor {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<char> is_done_;
+  std::vector<char> is_done_;  // or queued, and then `ends_` says where
+  std::vector<Mark> ends_;
   std::exception_ptr failure_;
 };
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "expert_gemms.h"
+#include "host_copy.h"
 #include "transformer_layer.h"
 
 namespace foresail::runtime {
@@ -69,6 +70,8 @@ class ExpertPass {
     op_.compute("router.topk", [&] { state_.routing = route(experts(), logits); });
     if (experts().balance_loss > 0) count_sequences();
     state_.exchange = plan_exchange(place_, all_counts());
+    at::Tensor& order = state_.exchange.order;
+    if (order.defined()) order = order.to(input.device());
     const at::Tensor sent =
         op_.compute("permute", [&] { return state_.routing.tokens_to_rows(input); });
     Moving moving = carry_out({"ep.dispatch", "etp.gather_experts"}, sent);
@@ -131,15 +134,20 @@ class ExpertPass {
 
   std::int64_t hidden() const { return layer_.scope().model->hidden; }
 
-  /// Rows per expert on every rank that exchanges tokens with this one.
+  /// Rows per expert on every rank that exchanges tokens with this one, in host memory, since
+  /// sizes follow from them. What a capacity fixes is not asked for.
   at::Tensor all_counts() {
-    const at::Tensor own =
-        at::tensor(at::ArrayRef<std::int64_t>(state_.routing.counts), at::kLong).unsqueeze(0);
+    const Routing& routing = state_.routing;
     const int ranks = place_.ep_size * place_.etp_size;
-    if (ranks == 1) return own;
-    if (!layer_.is_dropless()) return own.expand({ranks, own.size(1)}).contiguous();
-    if (place_.ep_size > 1 && place_.etp_size > 1) return op_.all_gather("etp_ep.counts", own);
-    return op_.all_gather(place_.ep_size > 1 ? "ep.counts" : "etp.counts", own);
+    if (routing.capacity > 0) {
+      return at::full({ranks, routing.counts.numel()}, routing.capacity, at::kLong);
+    }
+    const at::Tensor own = routing.counts.unsqueeze(0);
+    if (ranks == 1) return to_host(own);
+    if (place_.ep_size > 1 && place_.etp_size > 1) {
+      return to_host(op_.all_gather("etp_ep.counts", own));
+    }
+    return to_host(op_.all_gather(place_.ep_size > 1 ? "ep.counts" : "etp.counts", own));
   }
 
   struct Names {

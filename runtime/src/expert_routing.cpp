@@ -26,24 +26,29 @@ at::Tensor pick(const at::Tensor& from, const at::Tensor& index, bool has_gaps) 
 void fill_dropless(Routing& routing, const at::Tensor& order) {
   routing.copy = order;
   routing.row = at::empty_like(order);
-  routing.row.index_copy_(0, order, at::arange(order.numel(), at::kLong));
+  routing.row.index_copy_(0, order, at::arange(order.numel(), order.options()));
 }
 
+/// No size follows from the data, so that the host need not know it.
 void fill_capacity(Routing& routing, const at::Tensor& order, std::int64_t capacity) {
-  const auto experts = static_cast<std::int64_t>(routing.counts.size());
-  const at::Tensor counts = at::tensor(at::ArrayRef<std::int64_t>(routing.counts), at::kLong);
+  const at::Tensor& counts = routing.counts;
+  const std::int64_t rows = counts.numel() * capacity;
   const at::Tensor expert = routing.experts.reshape({-1}).index_select(0, order);
   const at::Tensor first = counts.cumsum(0) - counts;
-  const at::Tensor place = at::arange(order.numel(), at::kLong) - first.index_select(0, expert);
+  const at::Tensor place =
+      at::arange(order.numel(), order.options()) - first.index_select(0, expert);
   const at::Tensor is_kept = place.lt(capacity);
   const at::Tensor row = expert * capacity + place;
   routing.row = at::empty_like(order);
   routing.row.index_copy_(0, order, row.masked_fill(is_kept.logical_not(), -1));
-  routing.copy = at::full({experts * capacity}, -1, at::kLong);
-  routing.copy.index_copy_(0, row.masked_select(is_kept), order.masked_select(is_kept));
+  // Copies that are dropped all go to one place behind the rows.
+  at::Tensor places = at::full({rows + 1}, -1, order.options());
+  places.index_copy_(0, row.masked_fill(is_kept.logical_not(), rows), order);
+  routing.copy = places.narrow(0, 0, rows);
   routing.is_kept = routing.row.ge(0).to(at::kFloat).view_as(routing.weights);
   routing.weights = routing.weights * routing.is_kept;
-  routing.counts.assign(routing.counts.size(), capacity);
+  routing.capacity = capacity;
+  routing.counts = at::full_like(counts, capacity);
 }
 
 }  // namespace
@@ -66,9 +71,8 @@ Routing route(const models::Experts& experts, const at::Tensor& logits) {
   std::tie(routing.weights, routing.experts) = routing.probabilities.topk(experts.per_token, -1);
   const at::Tensor chosen = routing.experts.reshape({-1});
   const at::Tensor order = std::get<1>(chosen.sort(/*stable=*/true, 0, /*descending=*/false));
-  const at::Tensor counts = at::bincount(chosen, {}, experts.count);
-  const auto* count = counts.data_ptr<std::int64_t>();
-  routing.counts.assign(count, count + experts.count);
+  routing.counts = at::zeros({experts.count}, chosen.options());
+  routing.counts.scatter_add_(0, chosen, at::ones_like(chosen));
   if (experts.capacity_factor > 0) {
     fill_capacity(routing, order, capacity_of(experts, logits.size(0)));
   } else {

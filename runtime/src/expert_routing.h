@@ -15,12 +15,13 @@ namespace foresail::runtime {
 /// Where the `per_token` copies of T tokens go. A copy is token * per_token + slot, the slots of a
 /// token in falling order of probability. Rows stand by expert, and within one by copy.
 struct Routing {
-  at::Tensor probabilities;          ///< [T, experts], softmax over all experts
-  at::Tensor weights, experts;       ///< [T, per_token], chosen; the weight of a dropped copy is 0
-  at::Tensor is_kept;                ///< [T, per_token], 0 or 1; undefined: all are kept
-  at::Tensor copy;                   ///< [rows] which one a row is, -1: padding
-  at::Tensor row;                    ///< [T * per_token] of each copy, -1: dropped
-  std::vector<std::int64_t> counts;  ///< rows by expert
+  at::Tensor probabilities;     ///< [T, experts], softmax over all experts
+  at::Tensor weights, experts;  ///< [T, per_token], chosen; the weight of a dropped copy is 0
+  at::Tensor is_kept;           ///< [T, per_token], 0 or 1; undefined: all are kept
+  at::Tensor copy;              ///< [rows] which one a row is, -1: padding
+  at::Tensor row;               ///< [T * per_token] of each copy, -1: dropped
+  at::Tensor counts;            ///< [experts] rows of each
+  std::int64_t capacity = 0;    ///< what they all are; 0: they follow from the data
 
   /// [T, h] -> [rows, h]; the same from copies [T * per_token, h]; and what came back ->
   /// [T, per_token, h].
@@ -62,7 +63,8 @@ struct RowExchange {
   std::int64_t rows() const;
 };
 
-/// `counts` [ranks of ep and expert tp, experts] by place in the group that exchanges counts.
+/// `counts` [ranks of ep and expert tp, experts], in host memory, by place in the group that
+/// exchanges counts. `order` is made in host memory too.
 RowExchange plan_exchange(const ExpertPlace& place, const at::Tensor& counts);
 
 }  // namespace foresail::runtime

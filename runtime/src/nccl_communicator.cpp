@@ -58,7 +58,7 @@ class NcclCommunicator : public Communicator {
         connection_(std::move(member.connection)) {}
 
   void all_reduce(Tensor& tensor, Reduction reduction) override {
-    run("all_reduce", tensor, [&](NcclComm comm, NcclStream stream) {
+    run("all_reduce", tensor, {}, [&](NcclComm comm, NcclStream stream) {
       return api().all_reduce(memory_of(tensor), memory_of(tensor), count_of(tensor),
                               type_of(tensor), reduction_of(reduction), comm, stream);
     });
@@ -66,7 +66,7 @@ class NcclCommunicator : public Communicator {
 
   void all_gather(const Tensor& input, Tensor& output) override {
     FORESAIL_EXPECT(output.numel() == input.numel() * size());
-    run("all_gather", output, [&](NcclComm comm, NcclStream stream) {
+    run("all_gather", output, {&input}, [&](NcclComm comm, NcclStream stream) {
       return api().all_gather(memory_of(input), memory_of(output), count_of(input), type_of(input),
                               comm, stream);
     });
@@ -74,14 +74,14 @@ class NcclCommunicator : public Communicator {
 
   void reduce_scatter(const Tensor& input, Tensor& output) override {
     FORESAIL_EXPECT(input.numel() == output.numel() * size());
-    run("reduce_scatter", input, [&](NcclComm comm, NcclStream stream) {
+    run("reduce_scatter", input, {&output}, [&](NcclComm comm, NcclStream stream) {
       return api().reduce_scatter(memory_of(input), memory_of(output), count_of(output),
                                   type_of(input), NcclReduction::Sum, comm, stream);
     });
   }
 
   void broadcast(Tensor& tensor, int root) override {
-    run("broadcast", tensor, [&](NcclComm comm, NcclStream stream) {
+    run("broadcast", tensor, {}, [&](NcclComm comm, NcclStream stream) {
       return api().broadcast(memory_of(tensor), memory_of(tensor), count_of(tensor),
                              type_of(tensor), root, comm, stream);
     });
@@ -102,20 +102,20 @@ class NcclCommunicator : public Communicator {
   }
 
   void send(const Tensor& tensor, int peer) override {
-    run("send", tensor, [&](NcclComm comm, NcclStream stream) {
+    run("send", tensor, {}, [&](NcclComm comm, NcclStream stream) {
       return api().send(memory_of(tensor), count_of(tensor), type_of(tensor), peer, comm, stream);
     });
   }
 
   void recv(Tensor& tensor, int peer) override {
-    run("recv", tensor, [&](NcclComm comm, NcclStream stream) {
+    run("recv", tensor, {}, [&](NcclComm comm, NcclStream stream) {
       return api().recv(memory_of(tensor), count_of(tensor), type_of(tensor), peer, comm, stream);
     });
   }
 
   void exchange(const Tensor& output, int to, Tensor& input, int from) override {
     // One group: neither end waits for the other to receive first.
-    run("exchange", output, [&](NcclComm comm, NcclStream stream) {
+    run("exchange", output, {&input}, [&](NcclComm comm, NcclStream stream) {
       return run_group(api(), {[&] {
                                  return api().send(memory_of(output), count_of(output),
                                                    type_of(output), to, comm, stream);
@@ -130,6 +130,7 @@ class NcclCommunicator : public Communicator {
   void barrier() override {
     if (!token_.defined()) token_ = connection_->process().options().streams->make_token();
     all_reduce(token_, Reduction::Sum);
+    connection_->finish("barrier");
   }
 
   std::unique_ptr<Communicator> split(int color, int key) override;
@@ -141,8 +142,14 @@ class NcclCommunicator : public Communicator {
  private:
   const NcclApi& api() const { return connection_->process().api(); }
 
-  void run(const char* what, const Tensor& measured, const NcclConnection::Call& call) {
+  /// `measured` and `others` are what the operation uses.
+  void run(const char* what, const Tensor& measured, std::initializer_list<const Tensor*> others,
+           const NcclConnection::Call& call) {
+    StreamSource& streams = *connection_->process().options().streams;
     connection_->run(what, measured.nbytes(), call);
+    void* stream = streams.current();
+    streams.keep_for(measured, stream);
+    for (const Tensor* other : others) streams.keep_for(*other, stream);
   }
 
   /// Parts of a tensor, one behind the other by rank, counted in units of `unit` elements.
@@ -163,7 +170,7 @@ class NcclCommunicator : public Communicator {
 };
 
 void NcclCommunicator::trade(const char* what, const Parts& sends, const Parts& receives) {
-  run(what, sends.whole, [&](NcclComm comm, NcclStream stream) {
+  run(what, sends.whole, {&receives.whole}, [&](NcclComm comm, NcclStream stream) {
     std::vector<std::function<NcclResult()>> calls;
     const auto size = static_cast<std::size_t>(sends.whole.element_size());
     auto* from = static_cast<char*>(memory_of(sends.whole));

@@ -92,8 +92,20 @@ void NcclProcess::look_for_failures() {
   throw Error(ErrorCode::Device, "stopped: " + cause);
 }
 
+void NcclProcess::check() {
+  const std::scoped_lock lock(mutex_);
+  if (!failure_.empty()) throw Error(ErrorCode::Device, failure_);
+}
+
+NcclWatch& NcclProcess::watch() {
+  const std::scoped_lock lock(mutex_);
+  if (watch_ == nullptr) watch_ = std::make_unique<NcclWatch>(*this);
+  return *watch_;
+}
+
 void NcclProcess::abort_all(const std::string& reason) {
   const std::scoped_lock lock(mutex_);
+  if (failure_.empty()) failure_ = reason;
   // One group: an abort may wait for the device, which may be inside another communicator's kernel.
   std::vector<std::unique_lock<std::mutex>> locks;
   std::vector<std::function<NcclResult()>> calls;
@@ -114,6 +126,7 @@ NcclConnection::NcclConnection(std::shared_ptr<NcclProcess> process, std::string
 }
 
 NcclConnection::~NcclConnection() {
+  if (is_watched_) process_->watch().forget(*this);
   close();
   process_->remove(*this);
 }
@@ -233,8 +246,17 @@ void NcclConnection::run(const std::string& what, std::size_t bytes, const Call&
   }
   judge(whole, result);
   wait_until_issued(whole);
-  wait(whole, [&] {
-    poll(whole);  // throws what has gone wrong since
+  auto is_done = streams.mark_end(stream);
+  if (!is_done) return finish(whole);
+  is_watched_ = true;
+  process_->watch().add({.connection = this, .what = whole, .is_done = std::move(is_done)});
+}
+
+void NcclConnection::finish(const std::string& what) {
+  StreamSource& streams = *process_->options().streams;
+  void* stream = streams.current();
+  wait(what, [&] {
+    poll(what);  // throws what has gone wrong since
     return streams.is_done(stream);
   });
 }

@@ -12,6 +12,7 @@
 
 #include "foresail/runtime/nccl.h"
 #include "nccl_api.h"
+#include "nccl_watch.h"
 
 namespace foresail::runtime {
 
@@ -44,6 +45,10 @@ class NcclProcess {
   void look_for_failures();
   /// Aborts every communicator of this process; more calls change nothing.
   void abort_all(const std::string& reason);
+  /// Throws Error{Device} if everything has been aborted.
+  void check();
+  /// Of operations that are queued. Made with the first.
+  NcclWatch& watch();
 
  private:
   /// Tells the other ranks. Returns what another rank has said before, if one has.
@@ -53,6 +58,8 @@ class NcclProcess {
   Options options_;
   std::mutex mutex_;
   std::vector<NcclConnection*> connections_;
+  std::string failure_;               // why everything has been aborted
+  std::unique_ptr<NcclWatch> watch_;  // last: its thread uses the others
 };
 
 /// Used by one thread at a time; the process's end may come from any. NCCL allows no two threads
@@ -70,9 +77,14 @@ class NcclConnection {
   /// Its part of a split, in which all members of this communicator take part: `into` receives the
   /// new one; null for a rank that joins no group.
   void split(int color, int key, NcclConnection* into, NcclConfig* config);
-  /// Queues an operation on the current stream and waits until the device has done it.
+  /// Queues an operation on the current stream. Where streams have no marks, waits until the device
+  /// has done it; else NcclWatch looks after it.
   using Call = std::function<NcclResult(NcclComm, NcclStream)>;
   void run(const std::string& what, std::size_t bytes, const Call& call);
+  /// Waits until the device has done what is queued on the current stream.
+  void finish(const std::string& what);
+  /// Throws, after aborting everything, what has gone wrong in the communicator.
+  void look(const std::string& what) { poll(what); }
 
   /// Runs a call that is done when it returns.
   void ask(const std::string& what, const std::function<NcclResult(NcclComm)>& call);
@@ -104,6 +116,7 @@ class NcclConnection {
   std::mutex mutex_;  // held inside the library
   NcclComm comm_ = nullptr;
   NcclComm made_ = nullptr;  // where NCCL's threads write the handle of a split
+  bool is_watched_ = false;
   bool is_aborted_ = false;  // under mutex_
   std::string reason_;       // of the abort
 };

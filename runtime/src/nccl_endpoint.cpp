@@ -75,6 +75,12 @@ void add_group_options(NcclGroups& groups, const std::string& text) {
   }
 }
 
+std::function<bool()> StreamSource::mark_end(void*) {
+  return {};
+}
+
+void StreamSource::keep_for(const Tensor&, void*) {}
+
 struct NcclEndpoint::Impl {
   explicit Impl(const Options& from)
       : options(from),
@@ -196,6 +202,10 @@ std::unique_ptr<Communicator> NcclEndpoint::connect(const Group& group, Store& s
 
 void NcclEndpoint::stand_by(const std::string&, Store& store) const {
   impl_->world(store).split(kNcclNoColor, 0, nullptr, nullptr);
+}
+
+void NcclEndpoint::check() const {
+  if (impl_->process != nullptr) impl_->process->check();
 }
 
 void NcclEndpoint::report_failure(const std::string& reason) const {

@@ -18,10 +18,10 @@ std::string_view group_of(std::string_view name) {
 }  // namespace
 
 OpContext::Timed::Timed(KernelClock* clock, std::size_t kernel)
-    : clock_(clock), kernel_(kernel), start_ns_(clock != nullptr ? clock->now_ns() : 0) {}
+    : clock_(clock), kernel_(kernel), start_(clock != nullptr ? clock->now() : Mark{}) {}
 
 OpContext::Timed::~Timed() {
-  if (clock_ != nullptr) clock_->record(kernel_, start_ns_, clock_->now_ns());
+  if (clock_ != nullptr) clock_->record(kernel_, start_, clock_->now());
 }
 
 std::string OpContext::full_name(std::string_view name) const {
@@ -96,11 +96,19 @@ Pending OpContext::run(std::size_t kernel, std::function<void(Communicator&)> wo
     work(communicator);
     return Pending();
   }
-  return Pending(
-      group->lane->submit([clock = options_.clock, kernel, work = std::move(work), &communicator] {
-        const Timed timed(clock, kernel);
-        work(communicator);
-      }));
+  FORESAIL_EXPECT(options_.device != nullptr);
+  Device& device = *options_.device;
+  const auto end = std::make_shared<Mark>();
+  auto done = group->lane->submit([&device, &communicator, kernel, end, clock = options_.clock,
+                                   work = std::move(work), start = device.mark()] {
+    device.follow(start);
+    {
+      const Timed timed(clock, kernel);
+      work(communicator);
+    }
+    *end = device.mark();
+  });
+  return {std::move(done), end, device};
 }
 
 Pending OpContext::start(std::string_view name, Collective kind, std::optional<std::int64_t> bytes,

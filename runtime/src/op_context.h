@@ -8,6 +8,7 @@
 #include <functional>
 #include <future>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 
 #include "foresail/program/program.h"
 #include "foresail/runtime/communicator.h"
+#include "foresail/runtime/device.h"
 #include "span_log.h"
 #include "worker_thread.h"
 
@@ -24,23 +26,30 @@ namespace foresail::runtime {
 class Pending {
  public:
   Pending() = default;
-  explicit Pending(std::future<void> future) : future_(std::move(future)) {}
-  /// Rethrows what the collective threw.
+  /// `end`: where the lane has done it; there once `future` is ready.
+  Pending(std::future<void> future, std::shared_ptr<const Mark> end, Device& device)
+      : future_(std::move(future)), end_(std::move(end)), device_(&device) {}
+  /// What the calling thread queues from now on runs behind the collective. Waits until the lane
+  /// has queued it, which on a CPU is when it is done. Rethrows what it threw.
   void wait() {
-    if (future_.valid()) future_.get();
+    if (!future_.valid()) return;
+    future_.get();
+    device_->follow(*end_);
   }
 
  private:
   std::future<void> future_;
+  std::shared_ptr<const Mark> end_;  // shared with the lane, which sets it
+  Device* device_ = nullptr;
 };
 
-/// Gives every kernel a clock of its own: wall time for a Trace, the thread's CPU time to
+/// Gives every kernel a clock of its own: the device's for a Trace, the thread's CPU time to
 /// calibrate.
 class KernelClock {
  public:
   virtual ~KernelClock() = default;
-  virtual void record(std::size_t kernel, std::int64_t start_ns, std::int64_t end_ns) = 0;
-  virtual std::int64_t now_ns() const = 0;
+  virtual void record(std::size_t kernel, const Mark& start, const Mark& end) = 0;
+  virtual Mark now() = 0;
 };
 
 /// Who runs the collectives of one communicator inside a Compute op.
@@ -57,6 +66,7 @@ class OpContext {
   struct Options {
     const program::KernelList* list = nullptr;
     const KernelGroups* groups = nullptr;
+    Device* device = nullptr;  ///< on which the lanes of the groups run
     KernelClock* clock = nullptr;
   };
   explicit OpContext(const Options& options) : options_(options) {}
@@ -124,7 +134,7 @@ class OpContext {
    private:
     KernelClock* clock_;
     std::size_t kernel_;
-    std::int64_t start_ns_;
+    Mark start_;
   };
 
   std::size_t begin(std::string_view name);

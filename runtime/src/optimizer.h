@@ -1,10 +1,12 @@
 /// \file
 /// Adam (Kingma 2015), AdamW (Loshchilov 2019) and LAMB (You et al. 2020), with fp32 state on the
-/// part of a bucket that this rank updates.
+/// part of a bucket that this rank updates: one walk over memory on a CPU, torch's kernels over
+/// pieces of bounded size on a device.
 #pragma once
 
 #include <ATen/ATen.h>
 
+#include <array>
 #include <vector>
 
 #include "foresail/program/training.h"
@@ -38,10 +40,10 @@ class Optimizer {
   /// LAMB's first half: `grads` become u.
   void make_updates(at::Tensor& grads, double scale);
   /// Squared norms of the own part of a matrix and of its update.
+  std::array<at::Tensor, 2> squared_norms(std::size_t matrix, const at::Tensor& updates) const;
   struct Norms {
     double value = 0, update = 0;
   };
-  Norms squared_norms(std::size_t matrix, const at::Tensor& updates) const;
   /// The second half, with the squared norms of all matrices as a whole.
   void apply(const at::Tensor& updates, const std::vector<Norms>& norms, double rate);
 
@@ -57,15 +59,20 @@ class Optimizer {
   template <class Use>
   void for_each_direction(const at::Tensor& grads, double scale, const Use& use);
 
+  /// The same on a device: `use(first, count, directions)` by pieces.
+  template <class Use>
+  void for_each_piece(const at::Tensor& grads, double scale, const Use& use);
+  void step_on_device(const at::Tensor& grads, double scale, double rate);
+
   OptimizerOptions options_;
   at::Tensor values_, mean_, square_;
   std::vector<MatrixPart> matrices_;
   int steps_ = 0;
 };
 
-/// Sums of fp32 products over short blocks, added up in double precision: fast, and good to some
-/// 1e-7 whatever the size.
-double squared_norm(const at::Tensor& flat);
+/// 0-dim, double. On a CPU sums of fp32 products over short blocks, added up in double precision:
+/// fast, and good to some 1e-7 whatever the size.
+at::Tensor squared_norm(const at::Tensor& flat);
 
 /// min(1, clip / (norm + 1e-6)); 1 if clip is 0 (Megatron-LM's rule).
 double clip_scale(double clip, double norm);

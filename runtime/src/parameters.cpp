@@ -2,15 +2,15 @@
 
 #include "foresail/base/error.h"
 #include "foresail/base/rng.h"
+#include "host_copy.h"
 #include "number_format.h"
 
 namespace foresail::runtime {
 
-void fill_normal(at::Tensor target, const std::string& name, const Block& block, std::uint64_t seed,
+namespace {
+
+void draw_normal(float* out, const std::string& name, const Block& block, std::uint64_t seed,
                  double deviation) {
-  FORESAIL_EXPECT(target.is_contiguous());
-  FORESAIL_EXPECT(target.numel() == block.rows * block.columns);
-  float* out = target.data_ptr<float>();
   const Rng rng(seed);
   for (std::int64_t row = 0; row < block.rows; ++row) {
     RandomStream stream = rng.stream(name, static_cast<std::uint64_t>(block.first_row + row));
@@ -23,18 +23,29 @@ void fill_normal(at::Tensor target, const std::string& name, const Block& block,
   }
 }
 
+}  // namespace
+
+void fill_normal(const at::Tensor& target, const std::string& name, const Block& block,
+                 std::uint64_t seed, double deviation) {
+  FORESAIL_EXPECT(target.is_contiguous());
+  FORESAIL_EXPECT(target.numel() == block.rows * block.columns);
+  edit_on_host(target, [&](at::Tensor& values) {
+    draw_normal(values.data_ptr<float>(), name, block, seed, deviation);
+  });
+}
+
 bool Parameter::is_matrix() const {
   return !name.ends_with(".bias") && name.find("norm") == std::string::npos;
 }
 
-Bucket::Bucket(std::int64_t elements, int shards, DType dtype)
+Bucket::Bucket(std::int64_t elements, int shards, DType dtype, at::Device device)
     : elements_(elements), shards_(shards) {
   FORESAIL_EXPECT(elements > 0);
   FORESAIL_EXPECT(shards > 0);
   const std::int64_t padded = (elements + shards - 1) / shards * shards;
-  values_ = at::zeros({padded}, scalar_type(dtype));
-  masters_ = dtype == DType::Fp32 ? values_ : at::zeros({padded}, at::kFloat);
-  grads_ = at::zeros({padded}, at::kFloat);
+  values_ = at::zeros({padded}, at::device(device).dtype(scalar_type(dtype)));
+  grads_ = at::zeros({padded}, at::device(device).dtype(at::kFloat));
+  masters_ = dtype == DType::Fp32 ? values_ : at::zeros_like(grads_);
 }
 
 std::shared_ptr<Parameter> Bucket::take(const std::string& name, Spread spread,
@@ -56,7 +67,7 @@ std::shared_ptr<Parameter> Bucket::take(const std::string& name, Spread spread,
 
 void Bucket::make_masters() {
   FORESAIL_EXPECT(!masters_.defined());
-  masters_ = at::zeros({padded()}, at::kFloat);
+  masters_ = at::zeros({padded()}, values_.options().dtype(at::kFloat));
   for (const auto& parameter : parameters_) {
     parameter->master = masters_.narrow(0, parameter->offset, parameter->value.numel())
                             .view(parameter->value.sizes());

@@ -39,15 +39,17 @@ struct Block {
 };
 
 /// Fills `target` [rows, columns] with the block of the global normal matrix `name`. Row r is drawn
-/// from the stream (name, r) of `seed`: whatever the layout, the global matrix is the same.
-void fill_normal(at::Tensor target, const std::string& name, const Block& block, std::uint64_t seed,
-                 double deviation);
+/// from the stream (name, r) of `seed`: whatever the layout and device, the global matrix is the
+/// same, since the host draws it.
+void fill_normal(const at::Tensor& target, const std::string& name, const Block& block,
+                 std::uint64_t seed, double deviation);
 
 /// The parameters that are reduced and updated together. Padded with zeros to a multiple of
 /// `shards`, the data-parallel ranks that may hold a part each (ZeRO).
 class Bucket {
  public:
-  Bucket(std::int64_t elements, int shards, DType dtype);
+  /// Of `elements` on `device`.
+  Bucket(std::int64_t elements, int shards, DType dtype, at::Device device = at::kCPU);
 
   /// The next parameter of the bucket. Requires room for it.
   std::shared_ptr<Parameter> take(const std::string& name, Spread spread,

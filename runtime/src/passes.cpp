@@ -2,19 +2,26 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include "host_copy.h"
 #include "span_log.h"
 
 namespace foresail::runtime {
 
 using program::Payload;
 
-Passes::Passes(const Job& job, Stage& stage, const MeshPlace& place, BatchSource* data)
-    : job_(job), stage_(stage), place_(place), data_(data), stages_(job.program.global_stages()) {}
+Passes::Passes(const Job& job, Stage& stage, const MeshPlace& place, const Sources& sources)
+    : job_(job),
+      stage_(stage),
+      place_(place),
+      from_(sources),
+      stages_(job.program.global_stages()) {
+  FORESAIL_EXPECT(sources.device != nullptr);
+}
 
 /// Sample (microbatch, replica, place) of a step is its global sample
 /// (microbatch * dp + replica) * microbatch_size + place.
 void Passes::load_batch(int step) {
-  FORESAIL_EXPECT(data_ != nullptr);
+  FORESAIL_EXPECT(from_.data != nullptr);
   const std::int64_t samples = job_.split.microbatch_size;
   const std::int64_t positions = job_.split.sequence_length;
   const std::int64_t first = step * job_.training.global_batch_size;
@@ -26,12 +33,13 @@ void Passes::load_batch(int step) {
   }
   std::vector<std::int32_t> tokens(indices.size() * static_cast<std::size_t>(positions + 1));
   const std::int64_t start_ns = steady_ns();
-  data_->load(step, indices, tokens);
+  from_.data->load(step, indices, tokens);
   data_wait_ns_ += steady_ns() - start_ns;
   const at::Tensor text =
       at::from_blob(tokens.data(), {job_.program.microbatches, samples, positions + 1}, at::kInt)
           .transpose(1, 2)
-          .to(at::kLong);
+          .to(at::kLong)
+          .to(stage_.scope().device);
   tokens_.clear();
   targets_.clear();
   for (int microbatch = 0; microbatch < job_.program.microbatches; ++microbatch) {
@@ -66,7 +74,7 @@ void Passes::forward(PassKey key, OpContext& context) {
   const at::Tensor output = chunk.forward(input, is_last ? targets_.at(microbatch) : at::Tensor());
   stage_.scope().op = nullptr;
   if (is_last) {
-    loss_ += output.item<double>() / job_.program.microbatches;
+    losses_.push_back(output.detach());
   } else {
     hand_on(Payload::Activation, key, output.detach());
     // The backward pass needs the graph behind the output, not its values.
@@ -105,7 +113,7 @@ void Passes::propagate(PassKey key, OpContext& context) {
   at::Tensor grad;
   if (chunk.part().has_head()) {
     const double weight = 1.0 / (job_.program.microbatches * place_.copies());
-    grad = at::full({}, weight, at::kDouble);
+    grad = at::full({}, weight, at::device(stage_.scope().device).dtype(at::kDouble));
   } else {
     grad = whole_message(Payload::Gradient, context, output_grads_.take(key));
   }
@@ -152,23 +160,32 @@ at::Tensor Passes::as_message(Payload payload, const at::Tensor& whole) const {
 
 at::Tensor Passes::whole_message(Payload payload, OpContext& context,
                                  const at::Tensor& message) const {
+  from_.device->keep(message);
   if (!is_gathered(payload)) return message;
   return context.all_gather("tp.gather_input", message).view({-1, job_.model.hidden});
 }
 
 at::Tensor Passes::message_buffer(Payload payload) const {
   const models::Split& split = job_.split;
-  const at::ScalarType format = scalar_type(job_.training.precision);
+  const at::TensorOptions options =
+      at::device(stage_.scope().device).dtype(scalar_type(job_.training.precision));
   const std::int64_t tokens = split.sequence_length / split.cp * split.microbatch_size;
   if (is_gathered(payload)) {
-    return at::empty({tokens * job_.model.hidden / place_.tp_size}, format);
+    return at::empty({tokens * job_.model.hidden / place_.tp_size}, options);
   }
   const std::int64_t shards = split.sequence_parallel ? place_.tp_size : 1;
-  return at::empty({tokens / shards, job_.model.hidden}, format);
+  return at::empty({tokens / shards, job_.model.hidden}, options);
 }
 
 double Passes::take_loss() {
-  return std::exchange(loss_, 0.0);
+  double sum = 0;
+  if (losses_.empty()) return sum;
+  const at::Tensor values = to_host(at::stack(losses_));
+  losses_.clear();
+  for (std::int64_t i = 0; i < values.numel(); ++i) {
+    sum += values[i].item<double>() / job_.program.microbatches;
+  }
+  return sum;
 }
 
 void Passes::finish_step() {
@@ -177,6 +194,7 @@ void Passes::finish_step() {
     FORESAIL_EXPECT(shelf->is_empty());
   }
   FORESAIL_EXPECT(deferred_.empty());
+  FORESAIL_EXPECT(losses_.empty());
 }
 
 }  // namespace foresail::runtime

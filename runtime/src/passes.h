@@ -15,7 +15,11 @@ namespace foresail::runtime {
 class Passes {
  public:
   /// All must outlive it. `data` may be null where no batch is loaded.
-  Passes(const Job& job, Stage& stage, const MeshPlace& place, BatchSource* data);
+  struct Sources {
+    Device* device = nullptr;
+    BatchSource* data = nullptr;
+  };
+  Passes(const Job& job, Stage& stage, const MeshPlace& place, const Sources& sources);
 
   /// Tokens and targets of all microbatches of `step`.
   void load_batch(int step);
@@ -35,7 +39,7 @@ class Passes {
   void deliver(program::Payload payload, PassKey key, at::Tensor message);
 
   /// Sum over this rank's microbatches of mean loss / microbatches since the last call; only ranks
-  /// of the last stage have any.
+  /// of the last stage have any. The host waits for the device.
   double take_loss();
   /// Requires that a step has left nothing behind.
   void finish_step();
@@ -51,14 +55,14 @@ class Passes {
   const Job& job_;
   Stage& stage_;
   MeshPlace place_;
-  BatchSource* data_;
+  Sources from_;
   std::vector<at::Tensor> tokens_, targets_;  // by microbatch
   Shelf inputs_, roots_, leaves_, output_grads_;
   Shelf sent_activations_, sent_gradients_;
   std::map<PassKey, DeferredWork> deferred_;  // of the compute lane alone
   program::GlobalStages stages_;
-  double loss_ = 0;
-  std::int64_t data_wait_ns_ = 0;  // of the host lane alone while a step runs
+  std::vector<at::Tensor> losses_;  // of this step's microbatches, wherever they are
+  std::int64_t data_wait_ns_ = 0;   // of the host lane alone while a step runs
 };
 
 }  // namespace foresail::runtime

@@ -33,12 +33,14 @@ models::RankParameters parameters_of(const Job& job, int layer) {
 }
 
 /// Null if no layer of the chunk has experts.
-std::unique_ptr<Bucket> make_expert_bucket(const Job& job, const ChunkPart& part, int shards) {
+std::unique_ptr<Bucket> make_expert_bucket(const Job& job, const ChunkPart& part, int shards,
+                                           at::Device device) {
   std::int64_t count = 0;
   for (int layer = part.first_layer; layer < part.end_layer; ++layer) {
     count += parameters_of(job, layer).experts;
   }
-  return count > 0 ? std::make_unique<Bucket>(count, shards, job.training.precision) : nullptr;
+  if (count == 0) return nullptr;
+  return std::make_unique<Bucket>(count, shards, job.training.precision, device);
 }
 
 std::int64_t bucket_elements(const Job& job, const ChunkPart& part, bool has_own_bucket) {
@@ -114,18 +116,19 @@ at::Tensor Chunk::forward(const at::Tensor& input, const at::Tensor& targets) {
   return loss_->forward(head_->forward(final_norm_->forward(x)), targets);
 }
 
-Stage::Stage(const Job& job, RankId rank) {
+Stage::Stage(const Job& job, RankId rank, at::Device device) {
   const program::Coordinates at = job.program.grid.coordinates(rank);
   const auto axis = [&](program::Axis a) { return at[static_cast<std::size_t>(a)]; };
   const MeshPlace place = MeshPlace::of(job.program, rank);
   const int dp = place.shards;
+  scope_.device = device;
   scope_.model = &job.model;
   scope_.split = &job.split;
   scope_.seed = job.seed;
   scope_.global_batch_size = job.training.global_batch_size;
   scope_.tp_rank = axis(program::Axis::Tp);
   scope_.experts = place.experts;
-  scope_.tables = make_attention_tables(job.model, job.split, axis(program::Axis::Cp));
+  scope_.tables = make_attention_tables(job.model, job.split, axis(program::Axis::Cp), device);
   const std::vector<ChunkPart>& parts =
       job.parts.at(static_cast<std::size_t>(axis(program::Axis::Pp)));
   FORESAIL_EXPECT(static_cast<int>(parts.size()) == job.program.chunks);
@@ -137,13 +140,13 @@ Stage::Stage(const Job& job, RankId rank) {
   if (has_own_bucket && has_end) {
     const std::int64_t rows = models::padded_vocab(job.model, job.split.tp) / job.split.tp;
     embedding_bucket_ =
-        std::make_unique<Bucket>(rows * job.model.hidden, dp, job.training.precision);
+        std::make_unique<Bucket>(rows * job.model.hidden, dp, job.training.precision, device);
     tied = take_vocabulary(scope_, *embedding_bucket_, "words");
   }
   for (const ChunkPart& part : parts) {
     buckets_.push_back(std::make_unique<Bucket>(bucket_elements(job, part, has_own_bucket), dp,
-                                                job.training.precision));
-    expert_buckets_.push_back(make_expert_bucket(job, part, place.experts.copies));
+                                                job.training.precision, device));
+    expert_buckets_.push_back(make_expert_bucket(job, part, place.experts.copies, device));
     const Chunk::Buckets buckets{buckets_.back().get(), expert_buckets_.back().get()};
     chunks_.push_back(std::make_shared<Chunk>(scope_, part, buckets, tied));
   }

@@ -47,7 +47,7 @@ class Chunk : public torch::nn::Module {
 /// All chunks of one rank. Weights depend on job.seed, names and global shapes alone.
 class Stage {
  public:
-  Stage(const Job& job, RankId rank);
+  Stage(const Job& job, RankId rank, at::Device device = at::kCPU);
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
 

@@ -32,6 +32,9 @@ using DeferredWork = std::vector<std::function<void(OpContext&)>>;
 
 /// The modules of a chunk outlive the autograd graphs made through them, and one op runs at a time.
 struct StageScope {
+  /// Where parameters, gradients, activations and tables are. The one place that says it: whatever
+  /// has no tensor to go by asks here.
+  at::Device device = at::kCPU;
   const models::Model* model = nullptr;
   const models::Split* split = nullptr;
   std::uint64_t seed = 1;

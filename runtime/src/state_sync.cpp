@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "host_copy.h"
 #include "storage.h"
 
 namespace foresail::runtime {
@@ -27,6 +28,14 @@ Overlap overlap(const Parameter& parameter, std::int64_t first, std::int64_t cou
   return {begin, std::max<std::int64_t>(0, end - begin)};
 }
 
+/// The values of 0-dim tensors, in one wait for the device.
+std::vector<double> doubles_of(const std::vector<at::Tensor>& scalars) {
+  if (scalars.empty()) return {};
+  const at::Tensor values = to_host(at::stack(scalars));
+  const auto* first = values.data_ptr<double>();
+  return {first, first + values.numel()};
+}
+
 /// Whether a pass reads parameters.
 bool reads_parameters(program::Pass pass) {
   using program::Pass;
@@ -35,8 +44,8 @@ bool reads_parameters(program::Pass pass) {
 
 }  // namespace
 
-StateSync::StateSync(const Job& job, Stage& stage, const MeshPlace& place)
-    : job_(job), stage_(stage), place_(place) {
+StateSync::StateSync(const Job& job, Stage& stage, const MeshPlace& place, Device& device)
+    : job_(job), stage_(stage), place_(place), device_(device) {
   const Traffic common = traffic_of(Payload::ChunkGradients, Payload::ChunkParameters);
   const Traffic experts = traffic_of(Payload::ExpertGradients, Payload::ExpertParameters);
   is_sharded_ = common.is_sharded;
@@ -145,6 +154,7 @@ void StateSync::before_pass(const Op& op) {
     if (owned->shard.defined() && reads_parameters(op.pass)) {
       const std::scoped_lock lock(mutex_);
       FORESAIL_EXPECT(!owned->arrived.empty());
+      device_.keep(owned->arrived.front());
       give_storage(bucket.values(), std::move(owned->arrived.front()));
       owned->arrived.pop_front();
     }
@@ -267,7 +277,7 @@ void StateSync::gather_parameters(const Op& op, Communicator& communicator) {
 /// Norms, biases and positions saw a shard of the sequence. All of them go in one message, and of
 /// a parameter that this rank owns in part, that part.
 void StateSync::reduce_replicated(const Op& op, Communicator& tp) {
-  at::Tensor message = at::zeros({op.bytes.count() / size_of(DType::Fp32)}, at::kFloat);
+  at::Tensor message = at::zeros({op.bytes.count() / size_of(DType::Fp32)}, float_options());
   std::vector<std::pair<at::Tensor, at::Tensor>> parts;  // of gradients and of the message
   std::int64_t place = 0;
   for (const Owned& owned : owned_) {
@@ -310,34 +320,40 @@ bool StateSync::is_mirror(const Owned& owned) const {
          (owned.bucket == &stage_.bucket(1) || owned.bucket == stage_.expert_bucket(1));
 }
 
-double StateSync::squared_norm_of(const Parameter& parameter, const Owned& owned) {
-  const Overlap own = overlap(parameter, owned.first, owned.grads.numel());
-  if (own.count == 0) return 0;
-  return squared_norm(owned.grads.narrow(0, own.first - owned.first, own.count));
+at::TensorOptions StateSync::float_options() const {
+  return at::device(stage_.scope().device).dtype(at::kFloat);
 }
 
 StepScalars StateSync::local_scalars(double loss) const {
-  StepScalars scalars;
+  std::vector<at::Tensor> norms;
+  const auto add = [&](const Parameter& parameter, const Owned& owned) {
+    const Overlap own = overlap(parameter, owned.first, owned.grads.numel());
+    if (own.count == 0) return;
+    norms.push_back(squared_norm(owned.grads.narrow(0, own.first - owned.first, own.count)));
+  };
   for (const Owned& owned : owned_) {
     for (const auto& parameter : owned.bucket->parameters()) {
-      if (counts(*parameter, owned)) scalars.squared_norm += squared_norm_of(*parameter, owned);
+      if (counts(*parameter, owned)) add(*parameter, owned);
     }
   }
   for (const Owned& owned : experts_) {
     if (owned.bucket == nullptr) continue;
     for (const auto& parameter : owned.bucket->parameters()) {
-      if (!counts_expert(*parameter, owned)) continue;
-      scalars.squared_norm += squared_norm_of(*parameter, owned);
+      if (counts_expert(*parameter, owned)) add(*parameter, owned);
     }
   }
+  StepScalars scalars;
+  for (const double norm : doubles_of(norms)) scalars.squared_norm += norm;
   if (place_.tp == 0) scalars.loss = loss / place_.copies();  // 0 on ranks without a head
   return scalars;
 }
 
-StepScalars StateSync::reduce(const StepScalars& local, Communicator& world) {
-  at::Tensor sums = at::tensor({local.squared_norm, local.loss}, at::kDouble).to(at::kFloat);
+StepScalars StateSync::reduce(const StepScalars& local, Communicator& world) const {
+  at::Tensor sums =
+      at::tensor({local.squared_norm, local.loss}, at::kDouble).to(at::kFloat).to(float_options());
   world.all_reduce(sums, Reduction::Sum);
-  return {sums[0].item<float>(), sums[1].item<float>()};
+  const at::Tensor values = to_host(sums);
+  return {values[0].item<float>(), values[1].item<float>()};
 }
 
 void StateSync::for_each_counted(
@@ -406,26 +422,34 @@ void StateSync::finish_step(Owned& owned) const {
 
 /// This rank's part of the norms.
 void StateSync::measure_updates() {
-  norms_.clear();
+  std::vector<at::Tensor> norms;  // of a value and of its update, matrix by matrix
   for (const Owned& owned : owned_) {
     std::size_t matrix = 0;
     const auto& parameters = owned.bucket->parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (!parameters[i]->is_matrix()) continue;
       const bool is_held = matrix < owned.matrices.size() && owned.matrices[matrix] == i;
-      norms_.push_back(is_held ? owned.optimizer->squared_norms(matrix++, owned.grads)
-                               : Optimizer::Norms{});
+      if (!is_held) {
+        norms.insert(norms.end(), 2, at::zeros({}, float_options().dtype(at::kDouble)));
+        continue;
+      }
+      for (at::Tensor& norm : owned.optimizer->squared_norms(matrix++, owned.grads)) {
+        norms.push_back(std::move(norm));
+      }
     }
   }
+  const std::vector<double> values = doubles_of(norms);
+  norms_.clear();
+  for (std::size_t i = 0; i < values.size(); i += 2) norms_.push_back({values[i], values[i + 1]});
 }
 
 /// What several ranks of the group hold counts on one of them: a replicated matrix on the first of
 /// tp, shards of which there are copies on the first group that shards.
 void StateSync::sum_update_norms(const Op& op, Communicator& communicator) {
-  at::Tensor sums = at::zeros({static_cast<std::int64_t>(2 * norms_.size())}, at::kFloat);
-  expect_bytes(op, sums);
+  const at::Tensor own_sums = at::zeros({static_cast<std::int64_t>(2 * norms_.size())}, at::kFloat);
+  expect_bytes(op, own_sums);
   const bool spans_copies = communicator.size() > place_.tp_size * place_.shards;
-  float* sum = sums.data_ptr<float>();
+  float* sum = own_sums.data_ptr<float>();
   std::size_t at = 0;
   for (const Owned& owned : owned_) {
     for (const auto& parameter : owned.bucket->parameters()) {
@@ -438,7 +462,10 @@ void StateSync::sum_update_norms(const Op& op, Communicator& communicator) {
       ++at;
     }
   }
+  at::Tensor sums = own_sums.to(float_options());
   communicator.all_reduce(sums, Reduction::Sum);
+  const at::Tensor values = to_host(sums);
+  sum = values.data_ptr<float>();
   for (at = 0; at < norms_.size(); ++at) norms_[at] = {sum[2 * at], sum[2 * at + 1]};
 }
 

@@ -26,7 +26,8 @@ struct StepScalars {
 
 class StateSync {
  public:
-  StateSync(const Job& job, Stage& stage, const MeshPlace& place);
+  /// All must outlive it.
+  StateSync(const Job& job, Stage& stage, const MeshPlace& place, Device& device);
 
   /// Called by the compute lane around every pass. Where parameters are gathered for each pass
   /// (ZeRO-3) they are there in between alone; where gradients leave once per microbatch (ZeRO-3,
@@ -39,9 +40,10 @@ class StateSync {
   /// UpdateNorms.
   void run(const program::Op& op, Communicator& communicator);
 
-  /// This rank's part of the sums; every parameter counts once over all ranks.
+  /// This rank's part of the sums; every parameter counts once over all ranks. The host waits for
+  /// the device, here and in reduce.
   StepScalars local_scalars(double loss) const;
-  static StepScalars reduce(const StepScalars& local, Communicator& world);
+  StepScalars reduce(const StepScalars& local, Communicator& world) const;
 
   /// Every parameter, or part of one, once over all ranks: `first` counts in the parameter's
   /// elements, `values` [n] are the fp32 masters that this rank's optimizer updates.
@@ -90,7 +92,7 @@ class StateSync {
   static bool is_of_experts(const program::Op& op);
   std::vector<Owned*> owned_of_chunk(int chunk);
   at::Tensor take_first(std::deque<at::Tensor>& queue);
-  static double squared_norm_of(const Parameter& parameter, const Owned& owned);
+  at::TensorOptions float_options() const;
   void make_optimizer(Owned& owned) const;
   void sum_update_norms(const program::Op& op, Communicator& communicator);
   void measure_updates();
@@ -110,6 +112,7 @@ class StateSync {
   const Job& job_;
   Stage& stage_;
   MeshPlace place_;
+  Device& device_;
   bool is_sharded_ = false;
   std::vector<Owned> owned_;    // by chunk, then the embedding bucket
   std::vector<Owned> experts_;  // by chunk; without a bucket where it has none

@@ -7,6 +7,7 @@
 #include "executor.h"
 #include "foresail/base/error.h"
 #include "foresail/runtime/tensor_memory.h"
+#include "host_copy.h"
 #include "passes.h"
 #include "state_sync.h"
 #include "storage.h"
@@ -24,20 +25,22 @@ using program::Payload;
 /// Spans of the kernels of one Compute op.
 class SpanClock : public KernelClock {
  public:
-  SpanClock(SpanLog& log, const program::KernelList& list, OpId op, int step)
-      : log_(log), list_(list), op_(op), step_(step) {}
-  std::int64_t now_ns() const override { return steady_ns(); }
-  void record(std::size_t kernel, std::int64_t start_ns, std::int64_t end_ns) override {
+  struct Place {
+    OpId op;
+    int step = 0;
+  };
+  SpanClock(SpanLog& log, const program::KernelList& list, const Place& place, Device& device)
+      : log_(log), list_(list), op_(place.op), step_(place.step), device_(device) {}
+  Mark now() override { return device_.mark(); }
+  void record(std::size_t kernel, const Mark& start, const Mark& end) override {
     const Kernel& done = list_.kernels[kernel];
     MeasuredSpan span;
     span.lane = static_cast<std::int32_t>(done.lane);
     span.kernel = static_cast<std::int32_t>(kernel);
     span.op = op_.value;
     span.step = step_;
-    span.start_ns = start_ns;
-    span.end_ns = end_ns;
     span.bytes = done.kind == KernelKind::Collective ? done.bytes.count() : 0;
-    log_.add(span);
+    log_.add(span, start, end);
   }
 
  private:
@@ -45,6 +48,7 @@ class SpanClock : public KernelClock {
   const program::KernelList& list_;
   OpId op_;
   int step_;
+  Device& device_;
 };
 
 /// A rank's end of a communicator that the Program declares, and who else is in it.
@@ -96,15 +100,17 @@ std::string message_of(const std::exception_ptr& failure) {
 
 struct Trainer::Impl {
   explicit Impl(const Options& from)
-      : options(from),
+      : cpu(from.device == nullptr ? make_cpu_device() : nullptr),
+        device(cpu != nullptr ? *cpu : *from.device),
+        options(from),
         job(*from.job),
         log(from.recording),
         place(MeshPlace::of(job.program, from.rank)),
         groups(connect_groups(from)),
-        stage(job, from.rank),
-        passes(job, stage, place, from.data),
-        state(job, stage, place),
-        executor(job.program, from.rank, log) {
+        stage(job, from.rank, device.place()),
+        passes(job, stage, place, {.device = &device, .data = from.data}),
+        state(job, stage, place, device),
+        executor(job.program, from.rank, log, device) {
     tp_lane = job.split.stack.async_tensor_parallel ? start_lane("tp") : nullptr;
     cp_lane = start_lane("cp");
     ep_lane = start_lane("ep");
@@ -115,6 +121,7 @@ struct Trainer::Impl {
       kernel_groups[name] = {groups[i].communicator.get(), lane_of(name)};
     }
     register_gradients();
+    wait_for(device);
   }
 
   /// Gradients that keep their memory between steps are known to the groups that reduce them.
@@ -141,7 +148,7 @@ struct Trainer::Impl {
     const auto& all = job.program.communicators;
     const bool is_there =
         std::ranges::find(all, communicator, &program::Communicator::name) != all.end();
-    return is_there ? std::make_unique<WorkerThread>() : nullptr;
+    return is_there ? std::make_unique<WorkerThread>(device) : nullptr;
   }
 
   void run(OpId id) {
@@ -163,8 +170,11 @@ struct Trainer::Impl {
 
   void compute(OpId id, const Op& op) {
     const program::KernelList& list = job.program.kernel_lists[op.kernels.value];
-    SpanClock clock(log, list, id, step);
-    OpContext context({.list = &list, .groups = &kernel_groups, .clock = &clock});
+    SpanClock clock(log, list, {id, step}, device);
+    OpContext context({.list = &list,
+                       .groups = &kernel_groups,
+                       .device = &device,
+                       .clock = log.is_on() ? &clock : nullptr});
     const PassKey key{op.chunk, op.microbatch};
     state.before_pass(op);
     switch (op.pass) {
@@ -217,7 +227,7 @@ struct Trainer::Impl {
   void collective(const Op& op) {
     Communicator& communicator = *group(op).communicator;
     if (op.payload == Payload::StepScalars) {
-      scalars = StateSync::reduce(state.local_scalars(passes.take_loss()), communicator);
+      scalars = state.reduce(state.local_scalars(passes.take_loss()), communicator);
     } else {
       state.run(op, communicator);
     }
@@ -246,7 +256,8 @@ struct Trainer::Impl {
     }
   }
 
-  std::shared_ptr<TensorMemory> memory = TensorMemory::current();  // shared with the tensors
+  std::unique_ptr<Device> cpu;  // null if options name a device
+  Device& device;
   Options options;
   const Job& job;
   SpanLog log;
@@ -279,13 +290,15 @@ StepSummary Trainer::run_step() {
   StepSummary summary;
   summary.step = impl_->step;
   summary.start_ns = steady_ns();
-  impl_->memory->restart_peak();
+  impl_->device.begin_step();
   impl_->executor.run_step(
       impl_->step, {.run = [this](OpId op) { impl_->run(op); },
                     .failed = [this](std::exception_ptr failure) { impl_->failed(failure); }});
+  impl_->options.endpoint->check();
   summary.end_ns = steady_ns();
+  impl_->log.settle(impl_->device);
   impl_->passes.finish_step();
-  summary.peak_bytes = impl_->memory->peak().count();
+  summary.peak_bytes = impl_->device.peak().count();
   summary.loss = impl_->scalars.loss;
   summary.data_wait_ns = impl_->passes.take_data_wait_ns();
   summary.gradient_norm = std::sqrt(impl_->scalars.squared_norm);
@@ -303,10 +316,13 @@ void Trainer::read_weights(const std::filesystem::path& path) {
     for (Bucket* bucket : impl_->stage.all_buckets()) {
       for (const auto& parameter : bucket->parameters()) {
         const auto parts = weight_parts(model, *parameter, impl_->place.tp_size, impl_->place.tp);
-        read_parts(file, parts, parameter->master.data_ptr<float>());
+        edit_on_host(parameter->master, [&](at::Tensor& values) {
+          read_parts(file, parts, values.data_ptr<float>());
+        });
       }
     }
   });
+  wait_for(impl_->device);
 }
 
 void Trainer::write_weights(const std::filesystem::path& path) const {
@@ -315,7 +331,7 @@ void Trainer::write_weights(const std::filesystem::path& path) const {
   impl_->state.for_each_counted(
       [&](const Parameter& parameter, std::int64_t first, const at::Tensor& values) {
         const auto parts = weight_parts(model, parameter, impl_->place.tp_size, impl_->place.tp);
-        write_part(path, head, parts, first, values.data_ptr<float>(), values.numel());
+        write_part(path, head, parts, first, to_host(values).data_ptr<float>(), values.numel());
       });
 }
 

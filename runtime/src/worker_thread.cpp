@@ -7,10 +7,10 @@
 
 namespace foresail::runtime {
 
-WorkerThread::WorkerThread()
-    : thread_([this, account = TensorMemory::current()] {
+WorkerThread::WorkerThread(Device& device)
+    : thread_([this, &device, account = TensorMemory::current()] {
         const TensorMemory::Opened opened(account);
-        run();
+        run(device);
       }) {}
 
 WorkerThread::~WorkerThread() {
@@ -33,8 +33,9 @@ std::future<void> WorkerThread::submit(std::function<void()> task) {
   return future;
 }
 
-void WorkerThread::run() {
+void WorkerThread::run(Device& device) {
   use_one_core();
+  const auto lane = device.open_lane();
   for (;;) {
     std::packaged_task<void()> task;
     {

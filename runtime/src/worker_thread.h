@@ -1,5 +1,5 @@
 /// \file
-/// One in-order queue of tasks with a thread of its own: a lane on a CPU.
+/// One in-order queue of tasks with a thread of its own, and with a stream on a device: a lane.
 #pragma once
 
 #include <condition_variable>
@@ -9,11 +9,14 @@
 #include <mutex>
 #include <thread>
 
+#include "foresail/runtime/device.h"
+
 namespace foresail::runtime {
 
 class WorkerThread {
  public:
-  WorkerThread();
+  /// `device` must outlive it.
+  explicit WorkerThread(Device& device);
   /// Runs what is queued, then ends.
   ~WorkerThread();
   WorkerThread(const WorkerThread&) = delete;
@@ -23,7 +26,7 @@ class WorkerThread {
   std::future<void> submit(std::function<void()> task);
 
  private:
-  void run();
+  void run(Device& device);
 
   std::mutex mutex_;
   std::condition_variable changed_;

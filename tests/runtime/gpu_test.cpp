@@ -51,21 +51,20 @@ TEST_F(Gpu, AttentionWithinRoundingOfTheCpu) {
 }
 
 TEST_F(Gpu, MarksInAStreamAreInTheOrderOfItsWork) {
-  const CudaDevice::Lane lane(*device_);
-  CudaTimeline timeline(*device_);
+  const auto lane = device_->open_lane();
   at::Tensor matrix = at::ones({2048, 2048}, on_device());
-  const std::size_t before = timeline.mark();
+  const Mark before = device_->mark();
   for (int i = 0; i < 20; ++i) matrix = at::mm(matrix, matrix).clamp_(0, 1);
-  const std::size_t after = timeline.mark();
+  const Mark after = device_->mark();
   // 20 products of 2 * 2048^3 operations take longer than 1 us on any device.
-  EXPECT_GT(timeline.passed_ns(after), timeline.passed_ns(before) + 1000);
+  EXPECT_GT(device_->passed_ns(after), device_->passed_ns(before) + 1000);
 }
 
 TEST_F(Gpu, PeakIsThatOfTheTensorsHeldAtOnce) {
   const at::TensorOptions options = on_device();
   const at::Tensor kept = at::empty({1 << 20}, options);
   wait();
-  device_->restart_peak();
+  device_->begin_step();
   const Bytes base = device_->peak();
   {
     const at::Tensor a = at::empty({1 << 20}, options);

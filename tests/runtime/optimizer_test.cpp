@@ -47,7 +47,8 @@ TEST(Lamb, MovesAMatrixByTheRateTimesItsNorm) {
   Optimizer lamb({.kind = program::Optimizer::Lamb}, values, {{0, 2}});
   at::Tensor grads = at::tensor({0.5f, -2.0f, 1.0f});
   lamb.make_updates(grads, 1.0);
-  const Optimizer::Norms norms = lamb.squared_norms(0, grads);
+  const auto [value, update] = lamb.squared_norms(0, grads);
+  const Optimizer::Norms norms{value.item<double>(), update.item<double>()};
   EXPECT_NEAR(norms.value, 25, 1e-5);
   EXPECT_NEAR(norms.update, 2, 1e-5);
   lamb.apply(grads, {norms}, 0.01);

@@ -85,7 +85,8 @@ std::vector<RankResult> run_job(const runtime::Job& job, int steps, const JobHoo
                                   .rank = id,
                                   .store = &store,
                                   .endpoint = own != nullptr ? own.get() : &gloo,
-                                  .data = &data});
+                                  .data = &data,
+                                  .device = hooks.device ? hooks.device(id) : nullptr});
         RankResult& result = results[static_cast<std::size_t>(rank)];
         if (hooks.before) hooks.before(trainer, id);
         for (int step = 0; step < steps; ++step) result.steps.push_back(trainer.run_step());

@@ -34,6 +34,8 @@ struct JobHooks {
   std::function<void(runtime::Trainer&, RankId)> before{}, after{};
   /// The network of one rank, instead of Gloo; called in the rank's thread.
   std::function<std::unique_ptr<runtime::Endpoint>(RankId)> endpoint{};
+  /// Where one rank computes, instead of the CPU.
+  std::function<runtime::Device*(RankId)> device{};
 };
 
 /// Throws what the first failing rank threw.

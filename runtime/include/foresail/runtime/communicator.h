@@ -17,7 +17,8 @@ namespace foresail::runtime {
 enum class Reduction { Sum, Max };
 
 /// One rank's end of a communicator. Every member must issue the same operations in the same
-/// order; each call returns when the rank's own part is done. Tensors are contiguous; reductions
+/// order; each call returns when the rank's own part is done, or on a device when it is queued in
+/// the calling thread's stream, behind which results are there. Tensors are contiguous; reductions
 /// take fp32, and sums bf16 too, whose every addition rounds; the others take any type. Failures of
 /// peers or network throw Error{Device} that names communicator, operation and size.
 class Communicator {
@@ -38,7 +39,7 @@ class Communicator {
   /// `receives[r]` come from it; one behind the other by rank.
   virtual void all_to_all_rows(const Tensor& input, const std::vector<std::int64_t>& sends,
                                Tensor& output, const std::vector<std::int64_t>& receives) = 0;
-  /// Returns when the peer has begun to receive and the buffer may be reused.
+  /// When it is done the peer has begun to receive and the buffer may be reused.
   virtual void send(const Tensor& tensor, int peer) = 0;
   virtual void recv(Tensor& tensor, int peer) = 0;
   /// Sends `output` to rank `to` and receives `input` from rank `from` at once, so that all members
@@ -86,6 +87,9 @@ class Endpoint {
   /// The turn of a rank that is in none of the groups of this kind. Nothing to do where only
   /// members take part.
   virtual void stand_by(const std::string& kind, Store& store) const = 0;
+  /// Throws Error{Device} if anything that has been queued has failed since. Nothing to do where
+  /// calls return only when they are done.
+  virtual void check() const {}
   /// This rank fails for a reason that peers cannot see: they are told, where a closed connection
   /// does not tell them anyway.
   virtual void report_failure(const std::string& reason) const = 0;

@@ -1,6 +1,6 @@
 /// \file
-/// A CUDA device as the runtime sees it: the streams on which lanes queue work, times of marks in
-/// them, and memory. Builds without CUDA have it too, and find no device.
+/// A CUDA device as the runtime sees it: a stream for each lane, events as marks in them, and the
+/// memory of libtorch's caching allocator. Builds without CUDA have it too, and find no device.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <string>
 
 #include "foresail/base/units.h"
+#include "foresail/runtime/device.h"
 #include "foresail/runtime/nccl.h"
 
 namespace foresail::runtime {
@@ -22,7 +23,7 @@ struct CudaSight {
 CudaSight look_for_cuda();
 
 /// One device of this process. Its memory is libtorch's caching allocator's.
-class CudaDevice : public StreamSource {
+class CudaDevice : public Device, public StreamSource {
  public:
   /// Throws Error{Unsupported} if there is no device `index`, with the reason.
   explicit CudaDevice(int index);
@@ -31,47 +32,26 @@ class CudaDevice : public StreamSource {
   /// "NVIDIA H200, 139.8 GiB"
   std::string description() const;
 
+  c10::Device place() const override;
+  std::unique_ptr<Device::Lane> open_lane() override;
+  Mark mark() override;
+  void follow(const Mark& mark) override;
+  void keep(const Tensor& tensor) override;
+  std::int64_t passed_ns(const Mark& mark) override;
+  /// Holds the device's clock against the host's, too.
+  void begin_step() override;
+  /// What tensors take, as TensorMemory counts on CPUs, not what the allocator holds.
+  Bytes peak() const override;
+
   void* current() override;
   bool is_done(void* stream) override;
   Tensor make_token() override;
-
-  /// Most bytes of tensors on the device since the last restart: what tensors take, as
-  /// TensorMemory counts on CPUs, not what the allocator holds.
-  Bytes peak() const;
-  void restart_peak();
-
-  /// For the life of the object the calling thread queues its work on a stream of its own, as a
-  /// lane does.
-  class Lane {
-   public:
-    explicit Lane(const CudaDevice& device);
-    ~Lane();
-    Lane(const Lane&) = delete;
-    Lane& operator=(const Lane&) = delete;
-
-   private:
-    struct State;
-    std::unique_ptr<State> state_;
-  };
-
- private:
-  int index_ = 0;
-};
-
-/// Times of marks in streams, on the host's steady clock. Used by one thread.
-class CudaTimeline {
- public:
-  /// Waits for the device once, to hold its clock against the host's.
-  explicit CudaTimeline(const CudaDevice& device);
-  ~CudaTimeline();
-
-  /// Marks the place that the current stream has come to. Does not wait.
-  std::size_t mark();
-  /// When the device passed it, in nanoseconds; waits until it has.
-  std::int64_t passed_ns(std::size_t mark);
+  std::function<bool()> mark_end(void* stream) override;
+  void keep_for(const Tensor& tensor, void* stream) override;
 
  private:
   struct State;
+  int index_ = 0;
   std::unique_ptr<State> state_;
 };
 

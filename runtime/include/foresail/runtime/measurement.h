@@ -36,7 +36,8 @@ struct StepSummary {
   std::int64_t end_ns = 0;
   std::int64_t data_wait_ns = 0;  ///< how long the load of the batch waited for its data
   std::string executed_digest;    ///< of the ops that ran, program::ProgramDigest
-  /// Most bytes of tensors that the rank held at one time; 0 unless TensorMemory counts.
+  /// Most bytes of tensors that the rank held at one time on its device; 0 on a CPU unless
+  /// TensorMemory counts.
   std::int64_t peak_bytes = 0;
   friend bool operator==(const StepSummary&, const StepSummary&) = default;
 };

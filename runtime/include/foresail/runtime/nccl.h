@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,6 +27,11 @@ class StreamSource {
   virtual bool is_done(void* stream) = 0;
   /// One fp32 zero in the device's memory.
   virtual Tensor make_token() = 0;
+  /// Asks whether all that is queued on `stream` now is done; may be called from any thread. Empty
+  /// where streams cannot say it: whoever queues there waits until all is done.
+  virtual std::function<bool()> mark_end(void* stream);
+  /// The memory of `tensor` goes to nobody else before what is queued on `stream` now is done.
+  virtual void keep_for(const Tensor& tensor, void* stream);
 };
 
 /// What one kind of group asks of NCCL; what is absent NCCL chooses.
@@ -75,6 +81,7 @@ class NcclEndpoint : public Endpoint {
   /// All ranks of the job take part in each turn.
   std::unique_ptr<Communicator> connect(const Group& group, Store& store) const override;
   void stand_by(const std::string& kind, Store& store) const override;
+  void check() const override;
   void report_failure(const std::string& reason) const override;
 
  private:

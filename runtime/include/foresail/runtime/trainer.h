@@ -13,6 +13,7 @@
 
 #include "foresail/base/id.h"
 #include "foresail/runtime/communicator.h"
+#include "foresail/runtime/device.h"
 #include "foresail/runtime/job.h"
 #include "foresail/runtime/measurement.h"
 #include "foresail/runtime/sample_source.h"
@@ -28,6 +29,7 @@ class Trainer {
     Store* store = nullptr;
     const Endpoint* endpoint = nullptr;
     BatchSource* data = nullptr;  ///< may be null on a rank that loads no batch
+    Device* device = nullptr;     ///< where the rank computes; null: on the CPU
     Recording recording = Recording::On;
     /// Called with the first failure of a step as soon as it happens. A rank whose other lanes wait
     /// for peers in a collective gets them back only after the endpoint's timeout, so a process
