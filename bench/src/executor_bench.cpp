@@ -104,7 +104,8 @@ void measure(const Size& size, int pairs) {
       {.job = &job, .rank = RankId{0}, .store = &store, .endpoint = &gloo, .data = &data});
   PlainTraining plain(job, plain_data);
   // malloc treats the first thread of a process apart from all others, among which the lanes are.
-  runtime::WorkerThread thread;
+  const auto cpu = runtime::make_cpu_device();
+  runtime::WorkerThread thread(*cpu);
   std::vector<double> ratios, executor_s, plain_s;
   for (int pair = 0; pair < pairs + 1; ++pair) {
     runtime::StepSummary ours;

@@ -285,7 +285,7 @@ struct PlainTraining::Impl {
     }
     double squared = 0;
     for (const auto& parameter : bucket->parameters()) {
-      squared += runtime::squared_norm(parameter->grad.view({-1}));
+      squared += runtime::squared_norm(parameter->grad.view({-1})).item<double>();
     }
     summary.gradient_norm = std::sqrt(squared);
     optimizer->step(bucket->grads(), runtime::clip_scale(job.training.clip, summary.gradient_norm),
