@@ -19,7 +19,7 @@ namespace foresail::planner {
 namespace {
 
 constexpr std::int64_t kBatchMax = std::int64_t{1} << 40;
-constexpr double kLearningRateMax = 1e6;
+constexpr double kLearningRateMax = 1e30;  // fp32 holds such updates
 constexpr double kMessageCostMax = 1000;
 constexpr std::string_view kIdentity = "identity";
 
