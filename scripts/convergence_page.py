@@ -39,7 +39,8 @@ rule for 4 times the batch (You et al. 2020).
 
 ACCOUNT = """## What to make of it
 
-Of the runs of 2026-11-30: all curves lie flat near 2.6, where the model knows pairs of bytes, until
+Of the runs of 2026-11-30, which were started by hand with the commands of the script, two at a
+time on a busy machine: all curves lie flat near 2.6, where the model knows pairs of bytes, until
 its attention begins to work; they differ in when that is, and 2.5 million tokens end soon after.
 The window, which shows a token less, comes first; the parallel block, in which an MLP does not see
 what its own layer attended to, is some 250,000 tokens late, and still falls behind at the end.
