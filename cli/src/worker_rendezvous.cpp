@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -53,6 +54,10 @@ std::string ranks_text(const std::vector<int>& ranks) {
                                  fmt::join(ranks.begin(), end, ", "));
   if (shown < ranks.size()) text += fmt::format(" and {} more", ranks.size() - shown);
   return text + (ranks.size() == 1 ? " has" : " have");
+}
+
+std::string store_gone(const std::string& problem) {
+  return fmt::format("{}: {}", kStoreGone, problem);
 }
 
 constexpr const char* kConnect = "connect";
@@ -130,6 +135,14 @@ class WatchedStore : public runtime::Store {
   std::optional<Question> question_;
   StoreUse use_;
 };
+
+/// Of libtorch's store: its listening thread throws, where nobody can catch, when the server's
+/// process dies and the connection is reset.
+bool is_lost_connection(const std::exception& error) {
+  const auto* problem = dynamic_cast<const std::system_error*>(&error);
+  return problem && (problem->code() == std::errc::connection_reset ||
+                     problem->code() == std::errc::broken_pipe);
+}
 
 }  // namespace
 
@@ -310,8 +323,22 @@ struct Rendezvous::Impl {
       }
     } catch (const std::exception& error) {
       if (is_over) return;
-      end(fmt::format("{}: {}", kStoreGone, error.what()), 1);
+      end(store_gone(error.what()), 1);
     }
+  }
+
+  /// For what no thread caught.
+  [[noreturn]] void end_uncaught() {
+    try {
+      if (const auto problem = std::current_exception()) std::rethrow_exception(problem);
+    } catch (const std::exception& error) {
+      if (is_lost_connection(error)) {
+        end(store_gone(fmt::format("store at {}: {}", address.text(), error.what())), 1);
+      }
+      end(std::string("internal error: ") + error.what(), 1);
+    } catch (...) {
+    }
+    end("internal error", 1);
   }
 
   void watch_the_clock() {
@@ -346,7 +373,7 @@ struct Rendezvous::Impl {
       end(fmt::format("store at {}: does not answer ({})", address.text(), question), 1);
     }
     asking.join();
-    if (problem && !is_over) end(describe(problem).text, 1);
+    if (problem && !is_over) end(store_gone(describe(problem).text), 1);
     store.wait_on();
   }
 
@@ -363,6 +390,9 @@ struct Rendezvous::Impl {
 
 Rendezvous::Rendezvous(const Options& options) : impl_(std::make_shared<Impl>(options)) {
   const auto impl = impl_;
+  static auto& of_process = *new std::shared_ptr<Impl>();  // one a process, until its very end
+  of_process = impl;
+  std::set_terminate([] { of_process->end_uncaught(); });
   if (impl->ranks == 1) {
     impl->store.open(std::make_unique<runtime::MemoryStore>(options.timeout));
     return;
@@ -399,12 +429,13 @@ void Rendezvous::remove_on_failure(const std::filesystem::path& file) {
 }
 
 void Rendezvous::fail(const std::exception_ptr& failure) {
-  const Failure found = describe(failure);
+  Failure found = describe(failure);
   if (impl_->ranks > 1) {
     try {
       impl_->tell(found);
-    } catch (const std::exception&) {
-      // The store cannot be asked any more: what this rank met is all there is to say.
+    } catch (const std::exception& error) {
+      // Nobody can be asked any more who is to blame: both things are said.
+      if (found.may_be_peers) found.text = store_gone(error.what()) + " (" + found.text + ")";
     }
   }
   impl_->end(found.text, found.status);
