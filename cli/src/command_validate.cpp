@@ -17,6 +17,7 @@ struct Options {
   Common common;
   std::string rows;
   int anchor = 0;
+  bool lists_skipped = false;
   std::string log, commit = "unknown";
 };
 
@@ -70,7 +71,10 @@ int run(const Options& options) {
   Common printed = options.common;
   if (is_page) printed.report_file.clear();
   if (!options.log.empty()) append(options, board);
-  answer(printed, scenarios::to_document(board), scenarios::to_text(board), std::move(files));
+  const auto skipped =
+      options.lists_skipped ? scenarios::SkippedRows::Listed : scenarios::SkippedRows::Counted;
+  answer(printed, scenarios::to_document(board), scenarios::to_text(board, skipped),
+         std::move(files));
   return kOk;
 }
 
@@ -84,6 +88,8 @@ Command add_validate(CLI::App& root) {
          "--anchor", options->anchor,
          "refit on the first N rows (by id) of each source, device and stack; score the rest")
       ->check(whole_number(0, 1000));
+  app->add_flag("--skipped", options->lists_skipped,
+                "list the rows that cannot be predicted, instead of counting them by reason");
   app->add_option("--log", options->log, "append date, commit, constants and errors to this table");
   app->add_option("--commit", options->commit, "what to write as commit into --log");
   options->common.add_step_to(*app);

@@ -181,7 +181,7 @@ void serial_backward(PassKernels& pass, const Model& model, const Split& split,
   residual_backward(pass, kMlpResidual, model, split.stack);
   rerun_norm(pass, "norm2", split);
   if (experts != nullptr) {
-    experts_backward(pass, model, split.stack, *experts);
+    experts_backward(pass, model, split, *experts);
   } else {
     rerun_mlp(pass, model, split);
     row_backward(pass, linears.fc2);

@@ -38,21 +38,43 @@ void ExpertPeak::move_rows(std::vector<Stop> way, const std::vector<std::string_
 
 void ExpertPeak::forward(Graph graph) {
   live_.make("router.input", row_bytes(experts_.tokens));
+  run(graph == Graph::Dropped || reruns_all_ ? Rows::Dropped : Rows::Kept);
+  live_.make("experts.output", row_bytes(experts_.tokens));
+  if (graph == Graph::Dropped || reruns_all_) live_.drop({"unpermute.input"});
+  if (reruns_all_) live_.drop({"router.probabilities"});
+  if (!experts_.is_overlapped) {
+    shared_in();
+    shared_out(graph == Graph::Dropped || reruns_all_ ? Rows::Dropped : Rows::Kept);
+  }
+  if (reruns_all_) live_.drop({"shared.scale.input"});
+  if (reruns_norm_) live_.drop({"router.input"});
+}
+
+/// To the rows that have come home.
+void ExpertPeak::run(Rows rows) {
   live_.make("router.logits", experts_.tokens * experts_.experts * share_.element);
   live_.make("router.probabilities", experts_.tokens * experts_.experts * kFp32);
   live_.drop({"router.logits"});
   if (experts_.is_overlapped) shared_in();
-  route(graph);
-  if (experts_.is_overlapped) shared_out(graph);
-  live_.make("experts.output", row_bytes(experts_.tokens));
-  if (graph == Graph::Dropped) live_.drop({"unpermute.input"});
-  if (experts_.is_overlapped) return;
-  shared_in();
-  shared_out(graph);
+  route(rows);
+  if (experts_.is_overlapped) shared_out(rows);
+}
+
+/// What stands in front of the backward pass.
+void ExpertPeak::rerun() {
+  if (reruns_norm_) live_.make("router.input", row_bytes(experts_.tokens));
+  if (!reruns_all_) return;
+  run(Rows::Kept);
+  if (!stops_early_) live_.make("experts.output", row_bytes(experts_.tokens));
+  if (!experts_.is_overlapped) {
+    shared_in();
+    if (!stops_early_ || experts_.has_shared_gate) shared_out(Rows::Kept);
+  }
+  live_.drop({"experts.output", "shared_fc2.output"});
 }
 
 // Operands of fp8 are copies.
-void ExpertPeak::route(Graph graph) {
+void ExpertPeak::route(Rows rows) {
   const bool is_cast = share_.linear_element < share_.element;
   move_rows(way_to_experts(), {}, is_cast ? "rows.uncast" : "experts.fc1.input");
   if (is_cast) {
@@ -60,11 +82,11 @@ void ExpertPeak::route(Graph graph) {
     live_.drop({"rows.uncast"});
   }
   live_.make("experts.activation.input", experts_.gathered * experts_.fc1_width * share_.element);
-  if (graph == Graph::Dropped) live_.drop({"experts.fc1.input"});
+  if (rows == Rows::Dropped) live_.drop({"experts.fc1.input"});
   live_.make("experts.fc2.input", experts_.gathered * experts_.ffn * share_.linear_element);
-  if (graph == Graph::Dropped) live_.drop({"experts.activation.input"});
+  if (rows == Rows::Dropped) live_.drop({"experts.activation.input"});
   move_rows(way_back(), {}, "unpermute.input");
-  if (graph == Graph::Dropped) live_.drop({"experts.fc2.input"});
+  if (rows == Rows::Dropped || reruns_activation_) live_.drop({"experts.fc2.input"});
 }
 
 void ExpertPeak::shared_in() {
@@ -77,17 +99,18 @@ void ExpertPeak::shared_in() {
   live_.make("shared_fc2.input", share_.tokens * experts_.shared_ffn * share_.linear_element);
 }
 
-void ExpertPeak::shared_out(Graph graph) {
+void ExpertPeak::shared_out(Rows rows) {
   if (!experts_.has_shared()) return;
-  if (graph == Graph::Dropped) live_.drop({"shared_activation.input"});
+  if (rows == Rows::Dropped) live_.drop({"shared_activation.input"});
   linear_.row_forward("shared_fc2", experts_.shared_ffn);
-  if (graph == Graph::Dropped) live_.drop({"shared_fc2.input"});
+  if (rows == Rows::Dropped || reruns_activation_) live_.drop({"shared_fc2.input"});
   if (experts_.has_shared_gate) {
     live_.make("shared.scale.input", row_bytes(experts_.tokens));
   }
 }
 
 void ExpertPeak::backward() {
+  rerun();
   if (!experts_.is_overlapped) {
     shared_out_backward();
     shared_in_backward();
@@ -102,6 +125,8 @@ void ExpertPeak::shared_out_backward() {
     live_.make("shared_fc2.output.gradient", row_bytes(experts_.tokens));
     live_.drop({"shared.scale.input"});
   }
+  const std::int64_t kept = share_.tokens * experts_.shared_ffn * share_.linear_element;
+  if (reruns_activation_) live_.make("shared_fc2.input", kept);
   linear_.row_backward("shared_fc2", experts_.shared_ffn);
 }
 
@@ -119,6 +144,8 @@ void ExpertPeak::routed_backward() {
   move_rows(way_to_experts(), {"unpermute.input"}, "experts.fc2.output.gradient");
   if (experts_.is_overlapped) shared_out_backward();
   const std::int64_t gathered = experts_.gathered * share_.element;
+  const std::int64_t kept = experts_.gathered * experts_.ffn * share_.linear_element;
+  if (reruns_activation_) live_.make("experts.fc2.input", kept);
   live_.make("experts.fc2.input.gradient", gathered * experts_.ffn);
   live_.drop({"experts.fc2.input", "experts.fc2.output.gradient"});
   live_.make("experts.activation.input.gradient", gathered * experts_.fc1_width);

@@ -20,8 +20,16 @@ enum class Graph { Kept, Dropped };
 /// The constructor's arguments must outlive this.
 class ExpertPeak {
  public:
-  ExpertPeak(LiveTensors& live, const Share& share, const ExpertShare& experts)
-      : live_(live), linear_(live, share), share_(share), experts_(experts) {}
+  /// `split` says what a selective recomputation runs again.
+  ExpertPeak(LiveTensors& live, const Split& split, const Share& share, const ExpertShare& experts)
+      : live_(live),
+        linear_(live, share),
+        reruns_norm_(split.reruns(&RecomputeModules::norm)),
+        reruns_all_(split.reruns(&RecomputeModules::mlp)),
+        reruns_activation_(!reruns_all_ && split.reruns(&RecomputeModules::activation)),
+        stops_early_(split.stack.early_stop_recompute),
+        share_(share),
+        experts_(experts) {}
 
   /// From the second norm to "experts.output" and, with shared experts, "shared_fc2.output".
   void forward(Graph graph);
@@ -29,6 +37,9 @@ class ExpertPeak {
   void backward();
 
  private:
+  enum class Rows { Dropped, Kept };  ///< what only a backward pass reads
+  void run(Rows rows);
+  void rerun();
   /// Rows of h in a tensor of their own.
   struct Stop {
     std::string name;
@@ -41,9 +52,9 @@ class ExpertPeak {
                  const std::string& last);
   std::int64_t row_bytes(std::int64_t rows) const { return rows * share_.hidden * share_.element; }
 
-  void route(Graph graph);
+  void route(Rows rows);
   void shared_in();
-  void shared_out(Graph graph);
+  void shared_out(Rows rows);
   void shared_out_backward();
   void shared_in_backward();
   void routed_backward();
@@ -51,6 +62,7 @@ class ExpertPeak {
 
   LiveTensors& live_;
   LinearPeak linear_;
+  bool reruns_norm_, reruns_all_, reruns_activation_, stops_early_;
   const Share& share_;
   const ExpertShare& experts_;
 };

@@ -28,16 +28,26 @@ class ExpertPass {
     extend(moving, trade("ep.combine"));
     if (experts_.is_overlapped) shared_out();
     pass_.await(moving);
-    if (extent == ExpertExtent::UpToLastSaved) return;
+    const bool is_whole = extent == ExpertExtent::Whole;
+    // Without shared experts behind them, rows on their way home are the last that is kept.
+    const bool has_more = experts_.has_shared() && !experts_.is_overlapped;
+    if (!is_whole && !has_more) return;
     rows("unpermute", experts_.tokens + experts_.copies);
     if (!experts_.is_overlapped) {
       shared_in();
-      shared_out();
+      if (is_whole || experts_.has_shared_gate) shared_out();
     }
-    shared_sum();
+    if (is_whole) shared_sum();
   }
 
-  void backward() {
+  void backward(const Split& split) {
+    if (split.reruns(&RecomputeModules::mlp)) {
+      pass_.set_suffix(".recompute");
+      forward(stack_.early_stop_recompute ? ExpertExtent::UpToLastSaved : ExpertExtent::Whole);
+      pass_.set_suffix("");
+    } else {
+      reruns_activation_ = split.reruns(&RecomputeModules::activation);
+    }
     if (!experts_.is_overlapped) {
       shared_out_backward();
       shared_in_backward();
@@ -167,8 +177,16 @@ class ExpertPass {
     if (experts_.needs_sort()) rows("experts.unsort", 2 * experts_.gathered);
   }
 
+  void rerun_activation(const ActivationShape& shape) {
+    if (!reruns_activation_) return;
+    pass_.set_suffix(".recompute");
+    activation_forward(pass_, model_, stack_, shape);
+    pass_.set_suffix("");
+  }
+
   void grouped_backward() {
     if (experts_.needs_sort()) rows("experts.unsort.backward", 2 * experts_.gathered);
+    rerun_activation(activation());
     grouped_grad("experts.fc2", share().hidden, experts_.ffn);
     activation_backward(pass_, model_, stack_, activation());
     grouped_grad("experts.fc1", experts_.fc1_width, share().hidden);
@@ -210,6 +228,7 @@ class ExpertPass {
   void shared_out_backward() {
     if (!experts_.has_shared()) return;
     if (experts_.has_shared_gate) rows("shared.scale.backward", 5 * experts_.tokens);
+    rerun_activation(shared_activation());
     row_backward(pass_, shared_fc2());
   }
   void shared_in_backward() {
@@ -222,6 +241,7 @@ class ExpertPass {
   const Model& model_;
   const Stack& stack_;
   const ExpertShare& experts_;
+  bool reruns_activation_ = false;
 };
 
 }  // namespace
@@ -231,26 +251,35 @@ void experts_forward(PassKernels& pass, const Model& model, const Stack& stack,
   ExpertPass(pass, model, stack, experts).forward(extent);
 }
 
-void experts_backward(PassKernels& pass, const Model& model, const Stack& stack,
+void experts_backward(PassKernels& pass, const Model& model, const Split& split,
                       const ExpertShare& experts) {
-  ExpertPass(pass, model, stack, experts).backward();
+  ExpertPass(pass, model, split.stack, experts).backward(split);
 }
 
-std::vector<SavedTensor> experts_saved(const Share& share, const ExpertShare& experts) {
+std::vector<SavedTensor> experts_saved(const Share& share, const ExpertShare& experts,
+                                       const Split& split) {
   const std::int64_t e = share.element;
   const std::int64_t l = share.linear_element;
   const std::int64_t h = share.hidden;
   std::vector<SavedTensor> saved;
   // One tensor for the router, the permutation and the shared experts.
-  saved.push_back({"router.input", Bytes(experts.tokens * h * e)});
+  if (!split.reruns(&RecomputeModules::norm)) {
+    saved.push_back({"router.input", Bytes(experts.tokens * h * e)});
+  }
+  if (split.reruns(&RecomputeModules::mlp)) return saved;
+  const bool keeps_activation = !split.reruns(&RecomputeModules::activation);
   saved.push_back({"router.probabilities", Bytes(experts.tokens * experts.experts * kFp32)});
   saved.push_back({"experts.fc1.input", Bytes(experts.gathered * h * l)});
   saved.push_back({"experts.activation.input", Bytes(experts.gathered * experts.fc1_width * e)});
-  saved.push_back({"experts.fc2.input", Bytes(experts.gathered * experts.ffn * l)});
+  if (keeps_activation) {
+    saved.push_back({"experts.fc2.input", Bytes(experts.gathered * experts.ffn * l)});
+  }
   saved.push_back({"unpermute.input", Bytes(experts.copies * h * e)});
   if (!experts.has_shared()) return saved;
   saved.push_back({"shared_activation.input", Bytes(share.tokens * experts.shared_fc1_width * e)});
-  saved.push_back({"shared_fc2.input", Bytes(share.tokens * experts.shared_ffn * l)});
+  if (keeps_activation) {
+    saved.push_back({"shared_fc2.input", Bytes(share.tokens * experts.shared_ffn * l)});
+  }
   if (experts.has_shared_gate) {
     saved.push_back({"shared.scale.input", Bytes(experts.tokens * h * e)});
   }

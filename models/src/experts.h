@@ -42,11 +42,14 @@ enum class ExpertExtent { Whole, UpToLastSaved };
 /// From the second norm's output to the tensor that is added to the residual.
 void experts_forward(PassKernels& pass, const Model& model, const Stack& stack,
                      const ExpertShare& experts, ExpertExtent extent);
-void experts_backward(PassKernels& pass, const Model& model, const Stack& stack,
+/// With what a selective recomputation runs again: the activations of all experts in front of the
+/// GEMMs that read them; or all of this table in front of everything (mlp).
+void experts_backward(PassKernels& pass, const Model& model, const Split& split,
                       const ExpertShare& experts);
 
 /// Kept from forward to backward; inputs and output gradients of the linear layers.
-std::vector<SavedTensor> experts_saved(const Share& share, const ExpertShare& experts);
+std::vector<SavedTensor> experts_saved(const Share& share, const ExpertShare& experts,
+                                       const Split& split);
 std::vector<SavedTensor> experts_retained(const Share& share, const ExpertShare& experts);
 
 }  // namespace foresail::models

@@ -109,13 +109,15 @@ std::int64_t latent_rope_bytes(const Share& share, const Model& model) {
   return share.tokens * (queries + keys) * share.element;
 }
 
-std::vector<SavedTensor> latent_saved(const Model& model, const Share& share) {
+std::vector<SavedTensor> latent_saved(const Model& model, const Share& share, NormOutput norm) {
   const LatentAttention& latent = model.latent;
   const auto bytes = [&](std::int64_t width, std::int64_t element) {
     return Bytes(share.shard_tokens * width * element);
   };
   std::vector<SavedTensor> saved;
-  saved.push_back({"q_down.input", bytes(share.hidden, share.linear_element)});  // kv_down's too
+  if (norm == NormOutput::Kept) {
+    saved.push_back({"q_down.input", bytes(share.hidden, share.linear_element)});  // kv_down's too
+  }
   if (latent.query_rank > 0) {
     saved.push_back({"q_norm.input", bytes(latent.query_rank, share.element)});
     saved.push_back({"q_up.input", bytes(latent.query_rank, share.linear_element)});

@@ -25,7 +25,8 @@ std::int64_t latent_rope_bytes(const Share& share, const Model& model);
 
 /// What a forward pass keeps of the projections, in place of "qkv.input"; and their inputs and
 /// output gradients, for a weight half that runs later.
-std::vector<SavedTensor> latent_saved(const Model& model, const Share& share);
+enum class NormOutput { Kept, MadeAgain };  ///< of the layer's first norm
+std::vector<SavedTensor> latent_saved(const Model& model, const Share& share, NormOutput norm);
 std::vector<SavedTensor> latent_retained(const Model& model, const Share& share);
 
 }  // namespace foresail::models

@@ -89,11 +89,12 @@ class LayerWalk {
       : is_flash_(split.stack.flash_attention),
         is_parallel_(model.block == Block::Parallel),
         stops_early_(split.stack.early_stop_recompute),
-        again_{.norms = split.reruns(&RecomputeModules::norm) && experts == nullptr,
+        again_{.norms = split.reruns(&RecomputeModules::norm),
                .activation = split.reruns(&RecomputeModules::activation),
                .mlp = split.reruns(&RecomputeModules::mlp)},
         dropout_(model.dropout ? share.shard_elements() : 0),
         model_(model),
+        split_(split),
         share_(share),
         experts_(experts),
         size_(sizes_of(model, split, share)),
@@ -116,7 +117,7 @@ class LayerWalk {
       live_.drop({"proj.output"});
     }
     if (experts_ != nullptr) {
-      ExpertPeak(live_, share_, *experts_).forward(graph);
+      ExpertPeak(live_, split_, share_, *experts_).forward(graph);
     } else {
       mlp_forward(graph);
     }
@@ -129,7 +130,7 @@ class LayerWalk {
     live_.make("output.gradient", size_.shard);
     if (experts_ != nullptr) {
       if (dropout_ > 0) live_.make("experts.output.gradient", size_.shard);
-      ExpertPeak(live_, share_, *experts_).backward();
+      ExpertPeak(live_, split_, share_, *experts_).backward();
       live_.drop({"dropout_mask2", "experts.output.gradient"});
     } else {
       mlp_backward();
@@ -140,6 +141,7 @@ class LayerWalk {
         is_parallel_ ? LinearPeak::Gradient::LastOfShared : LinearPeak::Gradient::Own);
     attention_backward();
     if (has_latent(model_)) {
+      rerun_norm("q_down");
       LatentPeak(live_, model_, share_).backward();
     } else {
       if (!is_parallel_) rerun_norm("qkv");
@@ -160,6 +162,7 @@ class LayerWalk {
   void project_forward() {
     if (has_latent(model_)) {
       LatentPeak(live_, model_, share_).forward();
+      if (again_.norms) live_.drop({"q_down.input"});
       if (exchange_.trades_heads) live_.make("qkv.output", size_.qkv);
       if (is_flash_) live_.drop({"qkv.output"});
       return;
@@ -308,6 +311,7 @@ class LayerWalk {
   Again again_;
   std::int64_t dropout_;  // bytes of a mask of hidden states
   const Model& model_;
+  const Split& split_;
   const Share& share_;
   const ExpertShare* experts_;
   Sizes size_;

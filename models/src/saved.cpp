@@ -35,10 +35,11 @@ void add_mask(std::vector<SavedTensor>& saved, const std::string& name, const Mo
 /// What a forward leaves out of all that it could keep.
 struct LeftOut {
   bool scores = false, norms = false, activation = false, mlp = false;
+  const Split& split;
 };
 
 LeftOut left_out(const Split& split) {
-  LeftOut out;
+  LeftOut out{.split = split};
   out.scores = split.stack.flash_attention || split.reruns(&RecomputeModules::core_attention);
   out.norms = split.reruns(&RecomputeModules::norm);
   out.mlp = split.reruns(&RecomputeModules::mlp);
@@ -52,7 +53,7 @@ std::vector<SavedTensor> kept_by_forward(const Model& model, const Share& share,
   std::vector<SavedTensor> saved;
   saved.push_back({"norm1.input", Bytes(share.shard_elements() * e)});
   if (has_latent(model)) {
-    append(saved, latent_saved(model, share));
+    append(saved, latent_saved(model, share, out.norms ? NormOutput::MadeAgain : NormOutput::Kept));
   } else if (!out.norms) {
     saved.push_back(column_input("qkv.input", share));
   }
@@ -64,7 +65,7 @@ std::vector<SavedTensor> kept_by_forward(const Model& model, const Share& share,
   if (experts != nullptr) {
     add_mask(saved, "dropout_mask1", model, share);
     saved.push_back({"norm2.input", Bytes(share.shard_elements() * e)});
-    append(saved, experts_saved(share, *experts));
+    append(saved, experts_saved(share, *experts, out.split));
     add_mask(saved, "dropout_mask2", model, share);
     return saved;
   }

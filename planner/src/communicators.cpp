@@ -70,7 +70,7 @@ Communicators::Communicators(const Plan& plan) {
     add_of_experts("ep", {Axis::Ep});
     const bool has_both = plan.layout.ep > 1 && plan.layout.expert_tp() > 1;
     if (has_both) add_of_experts("etp_ep", {Axis::Tp, Axis::Ep});
-    add_of_experts("edp", {Axis::Dp});
+    add_copies_of_experts(plan);
   }
   add("pp", {Axis::Pp}, {});
   if (stages > 1 && has_embedding_bucket(plan)) {
@@ -81,7 +81,28 @@ Communicators::Communicators(const Plan& plan) {
     add(mirror_name(plan, stage), {Axis::Pp}, {stage, stages - 1 - stage});
   }
   if (norms_communicator(plan) == "norms") add("norms", {Axis::Tp, Axis::Cp, Axis::Dp}, {});
+  if (expert_norms_communicator(plan) == "expert_norms") {
+    add_of_experts("expert_norms", {Axis::Tp, Axis::Dp});
+  }
   add("world", {Axis::Tp, Axis::Cp, Axis::Ep, Axis::Dp, Axis::Pp}, {});
+}
+
+/// Who reduces gradients of experts; in groups, who shards them and who holds the same shard.
+void Communicators::add_copies_of_experts(const Plan& plan) {
+  using program::Axis;
+  const int copies = expert_gradient_ranks(plan);
+  const int shared = expert_shard_ranks(plan);
+  if (copies == 1) return;
+  const auto add = [&](const char* name, program::Cut cut) {
+    list_.push_back({.name = name,
+                     .axes = {Axis::Dp},
+                     .stages = {},
+                     .grid = program::GridKind::Expert,
+                     .cut = cut});
+  };
+  if (shared == copies) return add("edp", {});
+  if (shared > 1) add("expert_shard", {program::Cut::Kind::Within, shared});
+  add("expert_replica", {program::Cut::Kind::Across, shared});
 }
 
 std::optional<program::CommunicatorId> Communicators::find(std::string_view name) const {

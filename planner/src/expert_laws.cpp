@@ -28,7 +28,6 @@ class ExpertLaws {
     }
     check_split();
     check_grid();
-    check_dense_only();
     check_load();
     return std::move(broken_);
   }
@@ -54,23 +53,6 @@ class ExpertLaws {
     if (!training_.expert_load.empty()) {
       needs("expert_load_needs_experts",
             fmt::format("expert_load has {} rows", training_.expert_load.size()), "uniform");
-    }
-  }
-
-  /// What this version lowers for dense models alone.
-  void check_dense_only() {
-    if (layout_.has_copies_of_shards()) {
-      add("experts_shard_size", fmt::format("shard_size {} with {} experts, must be absent",
-                                            layout_.shard_size, model_.experts.count));
-    }
-    if (training_.optimizer == program::Optimizer::Lamb) {
-      add("lamb_experts", fmt::format("optimizer lamb with {} experts, must be adam or adamw",
-                                      model_.experts.count));
-    }
-    if (!layout_.recompute.is_plain()) {
-      add("experts_recompute",
-          fmt::format("recompute {} with {} experts, must be none, selective or full",
-                      to_text(layout_.recompute), model_.experts.count));
     }
   }
 

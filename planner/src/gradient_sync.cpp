@@ -41,9 +41,11 @@ GradientSync::GradientSync(const StageInput& input, IdVector<OpId, Op>& ops)
       ops_(ops),
       order_(input.schedule.order[static_cast<std::size_t>(input.stage)]),
       dp_{input.communicators.find("dp"), input.plan.layout.shard_ranks()},
-      experts_{input.communicators.find("edp"), expert_gradient_ranks(input.plan)},
-      replica_(input.communicators.find("replica")) {
+      experts_{input.communicators.find("edp"), expert_shard_ranks(input.plan)},
+      replica_{input.communicators.find("replica"), dp_.ranks},
+      expert_replica_{input.communicators.find("expert_replica"), experts_.ranks} {
   if (!dp_.communicator) dp_.communicator = input.communicators.find("shard");
+  if (!experts_.communicator) experts_.communicator = input.communicators.find("expert_shard");
   const Layout& layout = in_.plan.layout;
   if (dp_.communicator || experts_.communicator) zero_ = layout.zero_stage;
   if (zero_ == 3 || (zero_ == 2 && layout.pp == 1)) rhythm_ = Rhythm::PerMicrobatch;
@@ -93,8 +95,11 @@ void GradientSync::after(std::size_t position, const Ops& passes) {
   const bool is_last = position == last_backward_[static_cast<std::size_t>(pass.chunk)];
   std::optional<OpId> reduced;
   if (rhythm_ == Rhythm::PerMicrobatch) {
-    reduced = reduce_chunk(pass.chunk, pass.microbatch, passes[position]);
-    if (reduced && replica_ && is_last) reduced = sum_chunk_shard(pass.chunk, *reduced);
+    const ChunkReduction own = reduce_chunk(pass.chunk, pass.microbatch, passes[position]);
+    reduced = own.last();
+    if (is_last) {
+      if (const auto sum = sum_chunk_shards(pass.chunk, own, passes[position])) reduced = sum;
+    }
     if (!has_prefetch()) unfinished_ = reduced;
   } else if (has_prefetch() && is_last) {
     reduced = synchronise_chunk(pass.chunk, passes[position]);
@@ -193,45 +198,54 @@ void GradientSync::gather_for_pass(std::size_t position, const Ops& after) {
   pass_gather_[position] = gather_chunk(pass.chunk, pass.microbatch, after);
 }
 
-std::optional<OpId> GradientSync::reduce_chunk(int chunk, int microbatch, OpId after) {
+GradientSync::ChunkReduction GradientSync::reduce_chunk(int chunk, int microbatch, OpId after) {
   const ChunkWork& work = in_.work.chunks[static_cast<std::size_t>(chunk)];
-  std::optional<OpId> last;
+  ChunkReduction reduced;
   const auto add = [&](const Copies& copies, Payload payload, std::int64_t parameters) {
-    last = reduce(copies, payload, parameters, {after});
-    ops_[*last].chunk = chunk;
-    ops_[*last].microbatch = microbatch;
+    const OpId id = reduce(copies, payload, parameters, {after});
+    ops_[id].chunk = chunk;
+    ops_[id].microbatch = microbatch;
+    return id;
   };
-  if (dp_.communicator) add(dp_, Payload::ChunkGradients, work.parameters);
+  if (dp_.communicator) reduced.common = add(dp_, Payload::ChunkGradients, work.parameters);
   if (experts_.communicator && work.experts > 0) {
-    add(experts_, Payload::ExpertGradients, work.experts);
+    reduced.experts = add(experts_, Payload::ExpertGradients, work.experts);
   }
-  return last;
+  return reduced;
 }
 
 /// The shard of each group that shards is summed with its copies. Once per step, when it has the
 /// gradients of all microbatches.
-OpId GradientSync::reduce_shard(std::int64_t parameters, OpId after) {
-  const std::int64_t ranks = in_.plan.layout.shard_ranks();
-  Op op = collective_op(Collective::AllReduce, Lane::Replica, *replica_);
+OpId GradientSync::sum_shard(const Copies& copies, std::int64_t parameters, OpId shard) {
+  Op op = collective_op(Collective::AllReduce, Lane::Replica, *copies.communicator);
   op.payload = Payload::ShardGradients;
   op.dtype = in_.plan.training.gradient_dtype;
-  op.bytes = padded(parameters, ranks) / ranks * Bytes(size_of(op.dtype));
-  op.after = {after};
+  op.bytes = padded(parameters, copies.ranks) / copies.ranks * Bytes(size_of(op.dtype));
+  op.after = {shard};
   last_reduction_ = ops_.push_back(std::move(op));
   return *last_reduction_;
 }
 
-OpId GradientSync::sum_chunk_shard(int chunk, OpId after) {
-  const auto at = static_cast<std::size_t>(chunk);
-  const OpId id = reduce_shard(in_.work.chunks[at].parameters, after);
-  ops_[id].chunk = chunk;
-  return id;
+/// Experts that a rank shares with nobody of its group are summed whole, behind the pass alone.
+std::optional<OpId> GradientSync::sum_chunk_shards(int chunk, const ChunkReduction& reduced,
+                                                   OpId pass) {
+  const ChunkWork& work = in_.work.chunks[static_cast<std::size_t>(chunk)];
+  std::optional<OpId> last;
+  const auto add = [&](const Copies& copies, std::int64_t parameters, OpId shard) {
+    last = sum_shard(copies, parameters, shard);
+    ops_[*last].chunk = chunk;
+  };
+  if (replica_.communicator && reduced.common) add(replica_, work.parameters, *reduced.common);
+  if (expert_replica_.communicator && work.experts > 0) {
+    add(expert_replica_, work.experts, reduced.experts.value_or(pass));
+  }
+  return last;
 }
 
 std::optional<OpId> GradientSync::synchronise_chunk(int chunk, OpId after) {
-  const auto reduced = reduce_chunk(chunk, kPerStep, after);
-  if (reduced && replica_) return sum_chunk_shard(chunk, *reduced);
-  return reduced;
+  const ChunkReduction reduced = reduce_chunk(chunk, kPerStep, after);
+  const auto sum = sum_chunk_shards(chunk, reduced, after);
+  return sum ? sum : reduced.last();
 }
 
 /// First the two copies of every chunk, in the order of their global stages, which is the same on
@@ -280,7 +294,7 @@ void GradientSync::reduce_embedding(const Ops& passes) {
   if (dp_.communicator) {
     const OpId reduced =
         reduce(dp_, Payload::EmbeddingGradients, in_.work.tied_parameters, {ready});
-    if (replica_) reduce_shard(in_.work.tied_parameters, reduced);
+    if (replica_.communicator) sum_shard(replica_, in_.work.tied_parameters, reduced);
   }
 }
 
@@ -317,13 +331,17 @@ void GradientSync::reduce_scalars(const Ops& passes) {
   synchronised_.push_back(ops_.push_back(std::move(op)));
 }
 
-/// Two fp32 sums for each matrix. The group over tp has a lane of its own.
-OpId GradientSync::sum_norms(program::CommunicatorId communicator, OpId after) {
-  const bool is_tp = in_.communicators.find("tp") == communicator;
-  Op op = collective_op(Collective::AllReduce, is_tp ? Lane::Tp : Lane::Dp, communicator);
+/// Two fp32 sums for each matrix. Groups over tp, and over that of experts, have lanes of their
+/// own.
+OpId GradientSync::sum_norms(program::CommunicatorId communicator, std::int64_t matrices,
+                             OpId after) {
+  Lane lane = Lane::Dp;
+  if (in_.communicators.find("tp") == communicator) lane = Lane::Tp;
+  if (in_.communicators.find("etp") == communicator) lane = Lane::Ep;
+  Op op = collective_op(Collective::AllReduce, lane, communicator);
   op.payload = Payload::UpdateNorms;
   op.dtype = DType::Fp32;
-  op.bytes = 2 * matrix_count(in_.plan, in_.stage) * Bytes(size_of(DType::Fp32));
+  op.bytes = 2 * matrices * Bytes(size_of(DType::Fp32));
   op.after = {after};
   return ops_.push_back(std::move(op));
 }
@@ -370,10 +388,14 @@ GradientSync::Ops GradientSync::optimize() {
     done.push_back(ops_.push_back(std::move(op)));
   }
   // LAMB with parts of matrices on several ranks; law optimizer_offload_needs_adam.
-  if (const auto norms = in_.communicators.find(norms_communicator(in_.plan))) {
-    const OpId summed = sum_norms(*norms, done.back());
-    done = {copy_op(in_.kernels.apply, Lane::Compute, {summed})};
-  }
+  Ops summed;
+  const auto sum = [&](const std::string& group, std::int64_t matrices) {
+    const auto norms = in_.communicators.find(group);
+    if (norms && matrices > 0) summed.push_back(sum_norms(*norms, matrices, done.back()));
+  };
+  sum(norms_communicator(in_.plan), matrix_count(in_.plan, in_.stage));
+  sum(expert_norms_communicator(in_.plan), expert_matrix_count(in_.plan, in_.stage));
+  if (in_.kernels.apply) done = {copy_op(*in_.kernels.apply, Lane::Compute, std::move(summed))};
   return done;
 }
 

@@ -49,12 +49,21 @@ class GradientSync {
                        Ops after);
   program::OpId reduce(const Copies& copies, program::Payload payload, std::int64_t parameters,
                        Ops after);
-  program::OpId reduce_shard(std::int64_t parameters, program::OpId after);
+  /// Reductions of one chunk's gradients on the dp lane.
+  struct ChunkReduction {
+    std::optional<program::OpId> common, experts;
+    std::optional<program::OpId> last() const { return experts ? experts : common; }
+  };
+
+  /// `copies`: who hold the same shard; `shard`: what stands in front.
+  program::OpId sum_shard(const Copies& copies, std::int64_t parameters, program::OpId shard);
   std::optional<program::OpId> gather_chunk(int chunk, int microbatch, const Ops& after);
   void gather_all(const Ops& after);
   void gather_for_pass(std::size_t position, const Ops& after);
-  std::optional<program::OpId> reduce_chunk(int chunk, int microbatch, program::OpId after);
-  program::OpId sum_chunk_shard(int chunk, program::OpId after);
+  ChunkReduction reduce_chunk(int chunk, int microbatch, program::OpId after);
+  /// Once per step, behind `pass`. Nothing if nobody holds the same shards.
+  std::optional<program::OpId> sum_chunk_shards(int chunk, const ChunkReduction& reduced,
+                                                program::OpId pass);
   /// Nothing if there is nobody to reduce with.
   std::optional<program::OpId> synchronise_chunk(int chunk, program::OpId after);
   void reduce_mirrored(const Ops& passes);
@@ -69,16 +78,17 @@ class GradientSync {
   Ops optimize();
   Ops optimize_on_host();
   OpId copy_op(program::KernelListId kernels, Lane lane, Ops after);
-  OpId sum_norms(program::CommunicatorId communicator, OpId after);
+  OpId sum_norms(program::CommunicatorId communicator, std::int64_t matrices, OpId after);
 
   const StageInput& in_;
   IdVector<program::OpId, program::Op>& ops_;
   const std::vector<SchedulePass>& order_;
   /// Of all but experts: who shard the states together, or else who reduce together.
   Copies dp_;
-  Copies experts_;                                  // of experts
-  std::optional<program::CommunicatorId> replica_;  // who hold the same shard
-  int zero_ = 0;                                    // 0 if there is nobody to share with
+  Copies experts_;  // of experts
+  // Who hold the same shard; `ranks` are those that share it.
+  Copies replica_, expert_replica_;
+  int zero_ = 0;  // 0 if there is nobody to share with
   Rhythm rhythm_ = Rhythm::PerStep;
   std::vector<std::size_t> last_backward_;                  // by chunk: position, W if in halves
   std::vector<std::optional<program::OpId>> first_gather_;  // by chunk

@@ -109,7 +109,7 @@ class Laws {
     if (layout_.zero_stage < 0 || layout_.zero_stage > 3) {
       add("zero_stage", fmt::format("zero_stage {}, must be 0 to 3", layout_.zero_stage));
     }
-    for (BrokenLaw& law : check_sharding(layout_)) broken_.push_back(std::move(law));
+    for (BrokenLaw& law : check_sharding(model_, layout_)) broken_.push_back(std::move(law));
   }
 
   void check_model() {

@@ -1,6 +1,8 @@
 #include "layer_runs.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "recompute_order.h"
 
@@ -13,60 +15,82 @@ void add(std::vector<SavedTensor>& list, const std::vector<SavedTensor>& more, i
   for (const SavedTensor& tensor : more) list.push_back({tensor.name, times * tensor.bytes});
 }
 
-/// The last layer of the group has all before it there, in its second forward pass and in its
-/// backward pass.
-models::Work checkpoint_group(int layers, const models::Work& layer, const models::Work& kept) {
+/// At the last layer that ran again, and on the way back at every layer, all before it are there.
+models::Work checkpoint_group(const std::vector<int>& kinds, const ModelParts& parts) {
+  const auto at = [](const std::vector<models::Work>& works, int kind) -> const models::Work& {
+    return works[static_cast<std::size_t>(kind)];
+  };
   models::Work group;
-  group.saved = layer.saved;
-  add(group.retained, layer.retained, layers);
-  group.forward_peak = layer.forward_peak;
-  add(group.forward_peak, layer.saved, 1);  // the group's input beside the last layer's
-  add(group.backward_peak, kept.saved, layers - 1);
-  const bool is_forward = models::sum(kept.forward_peak) > models::sum(kept.backward_peak);
-  add(group.backward_peak, is_forward ? kept.forward_peak : kept.backward_peak, 1);
+  group.saved = at(parts.layers, kinds.front()).saved;
+  group.forward_peak = at(parts.layers, kinds.front()).forward_peak;
+  std::map<int, int> before;  // layers of each kind
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    const models::Work& layer = at(parts.layers, kinds[i]);
+    const models::Work& kept = at(parts.kept, kinds[i]);
+    std::vector<SavedTensor> forward = layer.forward_peak;
+    if (i > 0) add(forward, layer.saved, 1);  // the group's input beside this layer's
+    if (models::sum(forward) > models::sum(group.forward_peak)) group.forward_peak = forward;
+    std::vector<SavedTensor> backward;
+    for (const auto& [kind, count] : before) add(backward, at(parts.kept, kind).saved, count);
+    const bool is_forward = models::sum(kept.forward_peak) > models::sum(kept.backward_peak);
+    add(backward, is_forward ? kept.forward_peak : kept.backward_peak, 1);
+    if (models::sum(backward) > models::sum(group.backward_peak)) group.backward_peak = backward;
+    ++before[kinds[i]];
+  }
+  for (const auto& [kind, count] : before) {
+    add(group.retained, at(parts.layers, kind).retained, count);
+  }
   return group;
 }
 
-std::vector<LayerRun> equal_layers(const StagePart& part, const ModelParts& parts) {
-  std::vector<LayerRun> runs;
-  for (int at = part.first_layer; at < part.end_layer; ++at) {
-    const models::Work& work = parts.layer(at);
+/// Layers first to end, of which `works` are those of their kinds, as runs of equal ones.
+void add_equal(int first, int end, const std::vector<models::Work>& works, const ModelParts& parts,
+               std::vector<LayerRun>& runs) {
+  for (int at = first; at < end; ++at) {
+    const models::Work& work = works[parts.kind_of(at)];
     if (runs.empty() || runs.back().work != &work) runs.push_back({at, 0, 1, &work});
     ++runs.back().count;
   }
-  return runs;
 }
 
 }  // namespace
 
-std::map<int, models::Work> checkpoint_groups(const Recomputation& recompute,
-                                              const models::Work& layer, const models::Work& kept) {
-  std::map<int, models::Work> groups;
-  if (recompute.method != CheckpointMethod::Uniform) return groups;
-  for (int layers = 2; layers <= recompute.layers; ++layers) {
-    groups.emplace(layers, checkpoint_group(layers, layer, kept));
+void add_checkpoint_groups(const Recomputation& recompute, ModelParts& parts) {
+  if (recompute.method != CheckpointMethod::Uniform) return;
+  const int layers = static_cast<int>(parts.kind.size());
+  for (int size = 2; size <= std::min(recompute.layers, layers); ++size) {
+    for (int first = 0; first + size <= layers; ++first) {
+      const auto begin = parts.kind.begin() + first;
+      std::vector<int> kinds(begin, begin + size);
+      if (parts.groups.contains(kinds)) continue;
+      models::Work group = checkpoint_group(kinds, parts);
+      parts.groups.emplace(std::move(kinds), std::move(group));
+    }
   }
-  return groups;
 }
 
 std::vector<LayerRun> layer_runs(const Plan& plan, const StagePart& part, const ModelParts& parts) {
   const Recomputation& recompute = plan.layout.recompute;
-  if (!has_pieces(recompute)) return equal_layers(part, parts);
   std::vector<LayerRun> runs;
-  int at = part.first_layer;
-  const auto add_run = [&](int count, int layers, const models::Work& work) {
-    if (count > 0 && layers > 0) runs.push_back({at, count, layers, &work});
-    at += count * layers;
-  };
-  const int again = recomputed_layers(plan.layout, part);
+  if (!has_pieces(recompute)) {
+    add_equal(part.first_layer, part.end_layer, parts.layers, parts, runs);
+    return runs;
+  }
+  const int end = part.first_layer + recomputed_layers(plan.layout, part);
   const bool is_uniform = recompute.method == CheckpointMethod::Uniform;
   const int group = is_uniform ? recompute.layers : 1;
-  const auto work_of = [&](int layers) -> const models::Work& {
-    return layers < 2 ? parts.layers.front() : parts.groups.at(layers);
-  };
-  add_run(again / group, group, work_of(group));
-  add_run(1, again % group, work_of(again % group));
-  add_run(part.end_layer - part.first_layer - again, 1, parts.kept);
+  for (int first = part.first_layer; first < end; first += group) {
+    const int size = std::min(group, end - first);
+    if (size == 1) {
+      add_equal(first, first + 1, parts.layers, parts, runs);
+      continue;
+    }
+    const auto begin = parts.kind.begin() + first;
+    const models::Work& work = parts.groups.at(std::vector<int>(begin, begin + size));
+    if (runs.empty() || runs.back().work != &work) runs.push_back({first, 0, size, &work});
+    ++runs.back().count;
+  }
+  add_equal(end, part.end_layer, parts.kept, parts, runs);
   return runs;
 }
 

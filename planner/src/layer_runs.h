@@ -2,7 +2,6 @@
 /// The layers of a chunk as runs of equal parts: what they keep and hold, not what they run.
 #pragma once
 
-#include <map>
 #include <vector>
 
 #include "foresail/planner/plan.h"
@@ -21,10 +20,9 @@ struct LayerRun {
 /// In the order of the forward pass; the Work lies in `parts`.
 std::vector<LayerRun> layer_runs(const Plan& plan, const StagePart& part, const ModelParts& parts);
 
-/// For every size up to that of `recompute`: what so many layers hold if they keep the input of the
-/// first alone and are made again together (CheckpointMethod::Uniform). `layer`: one that does so
-/// alone; `kept`: one that keeps all. Kernels are left out.
-std::map<int, models::Work> checkpoint_groups(const Recomputation& recompute,
-                                              const models::Work& layer, const models::Work& kept);
+/// Fills ModelParts::groups with all runs of up to `recompute`'s layers, wherever a chunk may
+/// begin: what they hold if they keep the input of the first alone and are made again together
+/// (CheckpointMethod::Uniform). Requires kinds, layers and kept; kernels are left out.
+void add_checkpoint_groups(const Recomputation& recompute, ModelParts& parts);
 
 }  // namespace foresail::planner

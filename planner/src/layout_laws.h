@@ -10,7 +10,7 @@
 namespace foresail::planner {
 
 /// Laws of shard_size. Requires degrees of at least 1.
-std::vector<BrokenLaw> check_sharding(const Layout& layout);
+std::vector<BrokenLaw> check_sharding(const models::Model& model, const Layout& layout);
 
 /// Laws of optimizer_offload, which need the cluster and so are no part of check_laws.
 std::vector<BrokenLaw> check_host(const Layout& layout, const program::Training& training,

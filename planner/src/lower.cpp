@@ -128,7 +128,7 @@ StageKernels add_kernel_lists(const Plan& plan, const PassOrder& order, const St
         add_if_run(Pass::BackwardWeight, "backward_weight", of.backward_weight));
   }
   std::vector<Kernel> update{optimizer_kernel(plan, work)};
-  if (!norms_communicator(plan).empty()) {
+  if (!norms_communicator(plan).empty() || !expert_norms_communicator(plan).empty()) {
     lists.apply = add(fmt::format("stage{}.apply", stage), {apply_kernel(plan, work)});
   } else if (plan.training.optimizer == program::Optimizer::Lamb) {
     update.push_back(apply_kernel(plan, work));

@@ -36,23 +36,28 @@ StateBytes state_bytes(const program::Training& training) {
 }
 
 struct BucketSizes {
-  std::int64_t whole = 0;    ///< parameters of all buckets
-  std::int64_t shard = 0;    ///< of one rank's shard of all buckets
-  std::int64_t chunks = 0;   ///< of the chunks' buckets alone
-  std::int64_t shards = 0;   ///< of one rank's shard of those
-  std::int64_t largest = 0;  ///< chunk
+  std::int64_t whole = 0;     ///< parameters of all buckets
+  std::int64_t shard = 0;     ///< of one rank's shard of all buckets
+  std::int64_t chunks = 0;    ///< of the chunks' buckets alone
+  std::int64_t shards = 0;    ///< of one rank's shard of those
+  std::int64_t largest = 0;   ///< chunk, of what is shared
+  std::int64_t gathered = 0;  ///< of all chunks' buckets, what is shared
   std::int64_t tied() const { return whole - chunks; }
 };
 
 BucketSizes bucket_sizes(const Plan& plan, const StageWork& work) {
   const std::int64_t ranks = plan.layout.shard_ranks();
   const auto shard = [&](std::int64_t parameters) { return (parameters + ranks - 1) / ranks; };
-  const std::int64_t copies = expert_gradient_ranks(plan);
+  const std::int64_t copies = expert_shard_ranks(plan);
   BucketSizes sizes;
   for (const ChunkWork& chunk : work.chunks) {
     sizes.chunks += chunk.parameters + chunk.experts;
     sizes.shards += shard(chunk.parameters) + (chunk.experts + copies - 1) / copies;
-    sizes.largest = std::max(sizes.largest, chunk.parameters + chunk.experts);
+    // What nobody shares is never gathered, nor set aside for a reduction.
+    const std::int64_t gathered =
+        (ranks > 1 ? chunk.parameters : 0) + (copies > 1 ? chunk.experts : 0);
+    sizes.largest = std::max(sizes.largest, gathered);
+    sizes.gathered += gathered;
   }
   sizes.whole = sizes.chunks + work.tied_parameters;
   sizes.shard = sizes.shards + shard(work.tied_parameters);
@@ -78,7 +83,7 @@ void add_states(const Plan& plan, const StageWork& work, MemoryNeed& need) {
   if (zero == 3 && has_copies) {
     // The chunk in use and the one that is being prefetched.
     need.parameters = bytes.parameter * Bytes(sizes.shards + sizes.tied());
-    need.buffers += bytes.parameter * Bytes(std::min(2 * sizes.largest, sizes.chunks));
+    need.buffers += bytes.parameter * Bytes(std::min(2 * sizes.largest, sizes.gathered));
   }
 }
 

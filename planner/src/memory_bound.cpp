@@ -175,8 +175,8 @@ class Margins {
   void add_state_copies() {
     const Layout& layout = plan_.layout;
     const std::int64_t ranks = layout.shard_ranks();
-    const std::int64_t copies = expert_gradient_ranks(plan_);
-    const bool has_copies = gradient_ranks(layout) > 1 || copies > 1;
+    const std::int64_t copies = expert_shard_ranks(plan_);
+    const bool has_copies = gradient_ranks(layout) > 1 || expert_gradient_ranks(plan_) > 1;
     const std::int64_t gradient = size_of(plan_.training.gradient_dtype);
     std::int64_t largest = work_.tied_parameters;
     std::int64_t shard = (work_.tied_parameters + ranks - 1) / ranks;
@@ -247,6 +247,14 @@ MemoryBound memory_bound(const Plan& plan, const program::Program& program, int 
   bound.point = program.memory[static_cast<std::size_t>(stage)];
   bound.margins = Margins(plan, program, stage).all(bound.point);
   return bound;
+}
+
+Bytes upper_peak(const Plan& plan, const program::Program& program) {
+  Bytes most;
+  for (int stage = 0; stage < plan.layout.pp; ++stage) {
+    most = std::max(most, memory_bound(plan, program, stage).upper());
+  }
+  return most;
 }
 
 std::string describe_upper_excess(const Plan& plan, const program::Program& program) {

@@ -43,7 +43,7 @@ std::int64_t SteppedParameters::sum() const {
 SteppedParameters stepped_parameters(const Plan& plan, const StageWork& work) {
   const bool is_sharded = plan.layout.zero_stage > 0;
   const std::int64_t ranks = is_sharded ? plan.layout.shard_ranks() : 1;
-  const std::int64_t copies = is_sharded ? expert_gradient_ranks(plan) : 1;
+  const std::int64_t copies = is_sharded ? expert_shard_ranks(plan) : 1;
   SteppedParameters stepped;
   for (const ChunkWork& chunk : work.chunks) {
     stepped.chunks.push_back(share_of(chunk.parameters, ranks) + share_of(chunk.experts, copies));

@@ -1,17 +1,25 @@
 // What the optimizer runs, and whom it asks for norms.
-#include "foresail/base/error.h"
 #include "optimizer_offload.h"
 #include "stage_work.h"
 
 namespace foresail::planner {
 namespace {
 
-/// Query, key and value in one, projection, and the two of the MLP; latent attention has a pair
-/// down and up for keys and values, and one for queries if they have a rank.
-std::int64_t layer_matrices(const models::Model& model) {
-  constexpr std::int64_t kDense = 4;
-  if (model.latent.kv_rank == 0) return kDense;
-  return kDense + 2 + (model.latent.query_rank > 0 ? 1 : 0);
+/// Query, key and value in one, and projection; latent attention has a pair down and up for keys
+/// and values, and one for queries if they have a rank.
+std::int64_t attention_matrices(const models::Model& model) {
+  constexpr std::int64_t kPlain = 2;
+  if (model.latent.kv_rank == 0) return kPlain;
+  return kPlain + 2 + (model.latent.query_rank > 0 ? 1 : 0);
+}
+
+/// Behind the attention, but for routed experts: the two of the MLP; or the router's, those of the
+/// shared experts side by side, and their gate's.
+std::int64_t mlp_matrices(const models::Model& model, int layer) {
+  constexpr std::int64_t kMlp = 2;
+  if (!models::has_experts(model, layer)) return kMlp;
+  const models::Experts& experts = model.experts;
+  return 1 + (experts.shared > 0 ? kMlp : 0) + (experts.shared_gate ? 1 : 0);
 }
 
 }  // namespace
@@ -37,13 +45,14 @@ Kernel apply_kernel(const Plan& plan, const StageWork& work) {
 }
 
 std::int64_t matrix_count(const Plan& plan, int stage) {
-  FORESAIL_EXPECT(plan.model.experts.count == 0);
   const bool has_bucket = has_embedding_bucket(plan);
   std::int64_t count = 0;
   bool has_tied = false;
   for (int chunk = 0; chunk < chunk_count(plan); ++chunk) {
     const StagePart part = stage_part(plan, stage, chunk);
-    count += (part.end_layer - part.first_layer) * layer_matrices(plan.model);
+    for (int layer = part.first_layer; layer < part.end_layer; ++layer) {
+      count += attention_matrices(plan.model) + mlp_matrices(plan.model, layer);
+    }
     has_tied = has_tied || (has_bucket && (part.has_embedding || part.has_head));
     if (part.has_embedding) {
       count += plan.model.positions == models::Positions::Learned ? 1 : 0;
@@ -54,6 +63,19 @@ std::int64_t matrix_count(const Plan& plan, int stage) {
   return count + (has_tied ? 1 : 0);
 }
 
+std::int64_t expert_matrix_count(const Plan& plan, int stage) {
+  std::int64_t count = 0;
+  for (int chunk = 0; chunk < chunk_count(plan); ++chunk) {
+    const StagePart part = stage_part(plan, stage, chunk);
+    for (int layer = part.first_layer; layer < part.end_layer; ++layer) {
+      if (models::has_experts(plan.model, layer)) {
+        count += 2 * (plan.model.experts.count / plan.layout.ep);
+      }
+    }
+  }
+  return count;
+}
+
 std::string norms_communicator(const Plan& plan) {
   if (plan.training.optimizer != program::Optimizer::Lamb) return {};
   const Layout& layout = plan.layout;
@@ -62,6 +84,16 @@ std::string norms_communicator(const Plan& plan) {
   if (layout.tp > 1) return "tp";
   if (!is_sharded) return {};
   return layout.has_copies_of_shards() ? "shard" : "dp";
+}
+
+std::string expert_norms_communicator(const Plan& plan) {
+  if (plan.training.optimizer != program::Optimizer::Lamb) return {};
+  if (plan.model.experts.count == 0) return {};
+  const bool is_sharded = plan.layout.zero_stage > 0 && expert_shard_ranks(plan) > 1;
+  if (is_sharded && plan.layout.expert_tp() > 1) return "expert_norms";
+  if (plan.layout.expert_tp() > 1) return "etp";
+  if (!is_sharded) return {};
+  return plan.layout.has_copies_of_shards() ? "expert_shard" : "edp";
 }
 
 }  // namespace foresail::planner

@@ -97,8 +97,9 @@ std::vector<BrokenLaw> check_recomputation(const models::Model& model, const Lay
                                   to_string(recompute.method), recompute.layers, model.layers)});
   }
   const bool is_uniform = recompute.method == CheckpointMethod::Uniform && recompute.layers > 1;
-  const bool is_gathered_alone =
-      layout.pp == 1 && layout.zero_stage == 3 && std::int64_t{layout.dp} * layout.cp > 1;
+  const bool has_copies = std::int64_t{layout.dp} * layout.cp > 1 ||
+                          (model.experts.count > 0 && layout.expert_dp() > 1);
+  const bool is_gathered_alone = layout.pp == 1 && layout.zero_stage == 3 && has_copies;
   if (is_uniform && is_gathered_alone) {
     broken.push_back({"recompute_uniform_zero",
                       fmt::format("recompute uniform {} runs layers together, but zero_stage 3 "
@@ -119,29 +120,31 @@ int recomputed_layers(const Layout& layout, const StagePart& part) {
 }
 
 std::vector<BackwardPiece> backward_order(const Layout& layout, const StagePart& part) {
+  using Kind = BackwardPiece::Kind;
   const Recomputation& recompute = layout.recompute;
-  const int layers = part.end_layer - part.first_layer;
-  const int again = recomputed_layers(layout, part);
   std::vector<BackwardPiece> order;
-  const auto add = [&](BackwardPiece piece, int count) {
-    order.insert(order.end(), static_cast<std::size_t>(count), piece);
+  const auto add_back = [&](Kind kind, int first, int end) {
+    for (int layer = end - 1; layer >= first; --layer) order.push_back({kind, layer});
   };
   if (recompute.what != Recompute::Full) {
-    add(BackwardPiece::Layer, layers);
+    add_back(Kind::Layer, part.first_layer, part.end_layer);
     return order;
   }
-  add(BackwardPiece::Kept, layers - again);
+  const int again = recomputed_layers(layout, part);
+  const int end = part.first_layer + again;
+  add_back(Kind::Kept, end, part.end_layer);
   const int group = recompute.method == CheckpointMethod::Uniform ? recompute.layers : 1;
   // The last group is the shorter one, and comes first.
-  for (int first = (again - 1) / group * group; again > 0 && first >= 0; first -= group) {
-    const int size = std::min(group, again - first);
-    if (size == 1) {
-      add(BackwardPiece::Layer, 1);
+  const int last = part.first_layer + (again - 1) / group * group;
+  for (int first = last; again > 0 && first >= part.first_layer; first -= group) {
+    const int behind = std::min(first + group, end);
+    if (behind - first == 1) {
+      order.push_back({Kind::Layer, first});
       continue;
     }
-    add(BackwardPiece::Again, size - 1);
-    add(BackwardPiece::AgainLast, 1);
-    add(BackwardPiece::Kept, size);
+    for (int layer = first; layer + 1 < behind; ++layer) order.push_back({Kind::Again, layer});
+    order.push_back({Kind::AgainLast, behind - 1});
+    add_back(Kind::Kept, first, behind);
   }
   return order;
 }

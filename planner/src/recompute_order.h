@@ -8,11 +8,15 @@
 
 namespace foresail::planner {
 
-enum class BackwardPiece {
-  Layer,     ///< backward of a layer with its own recomputation, if any
-  Kept,      ///< backward of a layer whose activations are there
-  Again,     ///< forward of a layer once more
-  AgainLast  ///< the same of the last layer before its backward: may stop early
+struct BackwardPiece {
+  enum class Kind {
+    Layer,     ///< backward of a layer with its own recomputation, if any
+    Kept,      ///< backward of a layer whose activations are there
+    Again,     ///< forward of a layer once more
+    AgainLast  ///< the same of the last layer before its backward: may stop early
+  };
+  Kind kind = Kind::Layer;
+  int layer = 0;  ///< of the model
 };
 
 /// Whether layers of a chunk differ in what they keep, or are made again together.

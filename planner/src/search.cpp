@@ -12,6 +12,7 @@
 #include "foresail/planner/memory_bound.h"
 #include "foresail/planner/parallel.h"
 #include "search_enumerate.h"
+#include "search_floor.h"
 
 namespace foresail::planner {
 namespace {
@@ -32,7 +33,7 @@ class Search {
   SearchOutcome run() {
     enumerate_all();
     while (drop_settled()) {
-      if (is_over_budget() && !outcome_.simulated.empty()) break;
+      if (may_leave()) break;
       if (queue_.top().is_fine) {
         simulate_some();
       } else {
@@ -40,8 +41,8 @@ class Search {
       }
       report();
     }
-    outcome_.is_proved = !is_incomplete_ && queue_.empty();
-    outcome_.left_objective = is_incomplete_ || queue_.empty() ? 0 : bound();
+    outcome_.is_proved = unseen_meshes_.empty() && queue_.empty();
+    outcome_.left_objective = left_objective();
     return std::move(outcome_);
   }
 
@@ -62,17 +63,32 @@ class Search {
     const auto one = [&](std::size_t m) {
       if (is_over_budget()) return;
       states_[m] = std::make_unique<MeshState>(problem_, space_, meshes_[m], cost_);
-      found[m] = enumerate(problem_, space_, meshes_[m], *states_[m]);
-      ++meshes_done_;
+      found[m] = enumerate(problem_, space_, meshes_[m], *states_[m], options_.should_stop);
+      if (!found[m].is_cut) ++meshes_done_;
     };
     for_each_index(options_.threads, meshes_.size(), one, [&] { report(); });
     for (std::size_t m = 0; m < found.size(); ++m) {
-      if (!states_[m]) {
-        is_incomplete_ = true;
-        continue;
-      }
-      take(m, found[m]);
+      if (!states_[m] || found[m].is_cut) unseen_meshes_.push_back(m);
+      if (states_[m]) take(m, found[m]);
     }
+    if (!unseen_meshes_.empty()) count_unseen();
+  }
+
+  void count_unseen() {
+    outcome_.unseen =
+        outcome_.enumerated - outcome_.equivalent - outcome_.out_of_memory - outcome_.bounded;
+    for (const auto& [name, law] : outcome_.law) outcome_.unseen -= law.count;
+  }
+
+  /// Of what is open: the lowest bound, and for layouts that nobody has looked at their floor.
+  double left_objective() const {
+    double least = queue_.empty() ? 0 : bound();
+    for (const std::size_t mesh : unseen_meshes_) {
+      const int gpus = meshes_[mesh].gpus;
+      const double floor = objective_of(problem_, step_floor(problem_, gpus), gpus);
+      if (least == 0 || floor < least) least = floor;
+    }
+    return least;
   }
 
   void take(std::size_t mesh, const MeshCandidates& found) {
@@ -123,22 +139,31 @@ class Search {
       batch.push_back(queue_.top());
       queue_.pop();
     }
-    std::vector<MeshState::Refined> refined(batch.size());
+    std::vector<std::optional<MeshState::Refined>> all(batch.size());
     for_each_index(options_.threads, batch.size(), [&](std::size_t i) {
+      if (may_leave()) return;
       const std::size_t index = batch[i].index;
-      refined[i] = states_[mesh_of_[index]]->refine(candidates_[index].layout);
+      all[i] = states_[mesh_of_[index]]->refine(candidates_[index].layout);
     });
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      Candidate& candidate = candidates_[batch[i].index];
-      if (!refined[i].out_of_memory.empty()) {
-        count_excess(refined[i].out_of_memory);
+      if (!all[i]) {
+        queue_.push(batch[i]);
         continue;
       }
-      candidate.peak = refined[i].peak;
-      candidate.bound_s = std::max(candidate.bound_s, refined[i].bound_s);
-      candidate.objective = objective_of(problem_, candidate.bound_s, gpus_of(batch[i].index));
-      queue_.push({candidate.objective, batch[i].index, true});
+      take_refined(batch[i].index, *all[i]);
     }
+  }
+
+  void take_refined(std::size_t index, const MeshState::Refined& refined) {
+    Candidate& candidate = candidates_[index];
+    if (!refined.out_of_memory.empty()) {
+      count_excess(refined.out_of_memory);
+      return;
+    }
+    candidate.peak = refined.peak;
+    candidate.bound_s = std::max(candidate.bound_s, refined.bound_s);
+    candidate.objective = objective_of(problem_, candidate.bound_s, gpus_of(index));
+    queue_.push({candidate.objective, index, true});
   }
 
   void count_excess(const std::string& reason) {
@@ -155,35 +180,46 @@ class Search {
 
   int gpus_of(std::size_t index) const { return meshes_[mesh_of_[index]].gpus; }
 
+  /// What became of one of a batch of plans.
+  struct Tried {
+    enum class Kind { Left, TooLarge, Recalled, Made } kind = Kind::Left;
+    std::string excess;
+  };
+
   void simulate_some() {
-    std::vector<std::size_t> batch;
+    std::vector<Open> batch;
     while (drop_settled() && queue_.top().is_fine && batch.size() < kSimulatedAtOnce) {
-      batch.push_back(queue_.top().index);
+      batch.push_back(queue_.top());
       queue_.pop();
     }
-    std::vector<char> is_recalled(batch.size(), 0);
-    std::vector<std::string> excess(batch.size());
+    std::vector<Tried> tried(batch.size());
     for_each_index(options_.threads, batch.size(), [&](std::size_t i) {
-      Candidate& candidate = candidates_[batch[i]];
-      excess[i] = upper_excess(candidate);
-      if (!excess[i].empty()) return;
-      std::optional<Duration> known;
-      if (options_.recall) known = options_.recall(candidate);
-      is_recalled[i] = known ? 1 : 0;
-      candidate.step_s = to_seconds(known ? *known : step_of(candidate));
-      candidate.objective = objective_of(problem_, candidate.step_s, gpus_of(batch[i]));
+      // The first of the first batch is always simulated.
+      const bool is_only = outcome_.simulated.empty() && i == 0;
+      if (is_only || !is_over_budget()) tried[i] = simulate(batch[i].index);
     });
     std::vector<Candidate> made;
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      if (!excess[i].empty()) {
-        count_excess(excess[i]);
-        continue;
-      }
-      insert(batch[i]);
-      outcome_.recalled += is_recalled[i];
-      if (is_recalled[i] == 0) made.push_back(candidates_[batch[i]]);
+      const std::size_t index = batch[i].index;
+      if (tried[i].kind == Tried::Kind::Left) queue_.push(batch[i]);
+      if (tried[i].kind == Tried::Kind::TooLarge) count_excess(tried[i].excess);
+      if (candidates_[index].step_s <= 0) continue;
+      insert(index);
+      outcome_.recalled += tried[i].kind == Tried::Kind::Recalled ? 1 : 0;
+      if (tried[i].kind == Tried::Kind::Made) made.push_back(candidates_[index]);
     }
     if (options_.keep && !made.empty()) options_.keep(made);
+  }
+
+  Tried simulate(std::size_t index) {
+    Candidate& candidate = candidates_[index];
+    std::string excess = upper_excess(candidate);
+    if (!excess.empty()) return {Tried::Kind::TooLarge, std::move(excess)};
+    std::optional<Duration> known;
+    if (options_.recall) known = options_.recall(candidate);
+    candidate.step_s = to_seconds(known ? *known : step_of(candidate));
+    candidate.objective = objective_of(problem_, candidate.step_s, gpus_of(index));
+    return {known ? Tried::Kind::Recalled : Tried::Kind::Made, {}};
   }
 
   Duration step_of(const Candidate& candidate) const {
@@ -201,6 +237,8 @@ class Search {
   }
 
   bool is_over_budget() const { return options_.should_stop && options_.should_stop(); }
+  /// Whether the rest may be left as it is: something has been simulated.
+  bool may_leave() const { return !outcome_.simulated.empty() && is_over_budget(); }
 
   void report() const {
     if (!options_.progress) return;
@@ -227,7 +265,7 @@ class Search {
   std::map<int, std::vector<double>> objectives_;  // of what was simulated, by group, ascending
   std::atomic<std::int64_t> meshes_done_ = 0;
   std::priority_queue<Open> queue_;
-  bool is_incomplete_ = false;  // the budget ended before all was enumerated
+  std::vector<std::size_t> unseen_meshes_;  // the budget ended before all of theirs was enumerated
 };
 
 }  // namespace

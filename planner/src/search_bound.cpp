@@ -28,12 +28,16 @@ PlanBound::PlanBound(const Plan& plan, const PlanShape& shape, MeshCost& mesh, B
       is_split_(stages_ > 1 && plan.layout.has_split_backward()),
       microbatches_(microbatch_count(plan)),
       ranks_(plan.layout.shard_ranks()),
-      expert_ranks_(expert_gradient_ranks(plan)),
+      expert_ranks_(expert_shard_ranks(plan)),
       zero_(ranks_ > 1 || expert_ranks_ > 1 ? plan.layout.zero_stage : 0),
       message_(mesh.message(message_bytes(plan, program::Payload::Activation))) {
   if (plan.layout.has_copies_of_shards()) {
     shard_ = {program::Cut::Kind::Within, plan.layout.shard_ranks()};
     copies_ = {program::Cut::Kind::Across, plan.layout.shard_ranks()};
+    if (expert_gradient_ranks(plan) > 1) {
+      expert_shard_ = {program::Cut::Kind::Within, static_cast<int>(expert_ranks_)};
+      expert_copies_ = {program::Cut::Kind::Across, static_cast<int>(expert_ranks_)};
+    }
   }
   exchange_.push_back(exchange(0));
   if (stages_ > 1) {
@@ -65,17 +69,30 @@ double PlanBound::gather_chunk(int stage, const ChunkWork& chunk) const {
   const double shared = gather(stage, chunk.parameters);
   if (expert_ranks_ == 1 || chunk.experts == 0) return shared;
   const Bytes element(size_of(storage_dtype(plan_.training)));
-  return shared +
-         mesh_.edp(stage, Collective::AllGather, padded(chunk.experts, expert_ranks_) * element);
+  return shared + mesh_.edp(stage, expert_shard_, Collective::AllGather,
+                            padded(chunk.experts, expert_ranks_) * element);
 }
 
 PlanBound::Reduction PlanBound::reduce_chunk(int stage, const ChunkWork& chunk) const {
-  Reduction made = reduce(stage, chunk.parameters);
-  if (expert_ranks_ == 1 || chunk.experts == 0) return made;
+  const Reduction common = reduce(stage, chunk.parameters);
+  const Reduction experts = reduce_experts(stage, chunk.experts);
+  return {.once = common.once + experts.once,
+          .copies = std::max(0.0, common.copies - experts.once) + experts.copies};
+}
+
+PlanBound::Reduction PlanBound::reduce_experts(int stage, std::int64_t parameters) const {
+  if (parameters == 0) return {};
   const bool is_shared = zero_ >= 1;
-  const std::int64_t size = is_shared ? padded(chunk.experts, expert_ranks_) : chunk.experts;
-  made.once += mesh_.edp(stage, is_shared ? Collective::ReduceScatter : Collective::AllReduce,
-                         size * Bytes(size_of(plan_.training.gradient_dtype)));
+  const std::int64_t size = is_shared ? padded(parameters, expert_ranks_) : parameters;
+  const Bytes bytes = size * Bytes(size_of(plan_.training.gradient_dtype));
+  Reduction made;
+  if (expert_ranks_ > 1) {
+    made.once = mesh_.edp(stage, expert_shard_,
+                          is_shared ? Collective::ReduceScatter : Collective::AllReduce, bytes);
+  }
+  if (expert_copies_.kind == program::Cut::Kind::None) return made;
+  made.copies =
+      mesh_.edp(stage, expert_copies_, Collective::AllReduce, Bytes(bytes.count() / expert_ranks_));
   return made;
 }
 

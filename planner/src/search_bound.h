@@ -31,6 +31,9 @@
 ///
 /// 6. Where groups that shard hold copies, the sum of a chunk's shard stands on a lane of its own
 /// behind the reduction: per step the last such sum ends no earlier than both lanes run in order.
+/// Of a chunk with experts, reduced in d and e and summed in x and y, that of what all share may
+/// start behind d: both lanes are done max(d + x + y, d + e + y) behind the chunk, so that its sums
+/// count max(0, x - e) + y behind d + e.
 ///
 /// `Fine` replaces 2 by the start and end times of the schedule itself, run with the times of 1 and
 /// messages that contend for nothing; and with overlap.dp, 5 by the dp lane: after the gathers of
@@ -100,9 +103,11 @@ class PlanBound {
   Reduction reduce(int stage, std::int64_t parameters) const;
   double gather_chunk(int stage, const ChunkWork& chunk) const;
   Reduction reduce_chunk(int stage, const ChunkWork& chunk) const;
+  Reduction reduce_experts(int stage, std::int64_t parameters) const;
   /// Whether any gradient of the stage is reduced over replicas.
   bool has_reductions(const StageShape& shape) const {
-    return ranks_ > 1 || (expert_ranks_ > 1 && shape.work.experts() > 0);
+    const bool has_copies = expert_ranks_ > 1 || expert_copies_.kind != program::Cut::Kind::None;
+    return ranks_ > 1 || (has_copies && shape.work.experts() > 0);
   }
   bool is_first_or_last(int stage) const { return stage == 0 || stage == stages_ - 1; }
 
@@ -113,9 +118,10 @@ class PlanBound {
   program::StageMap map_;
   bool is_split_;  // some backward passes may come in halves
   double microbatches_;
-  std::int64_t ranks_;              // that shard together, or else reduce together
-  std::int64_t expert_ranks_;       // that reduce gradients of experts together
-  program::Cut shard_, copies_;     // of those that reduce together; copies: of one shard
+  std::int64_t ranks_;           // that shard together, or else reduce together
+  std::int64_t expert_ranks_;    // the same of experts
+  program::Cut shard_, copies_;  // of those that reduce together; copies: of one shard
+  program::Cut expert_shard_, expert_copies_;
   int zero_;                        // 0 if there is nobody to share with
   double message_;                  ///< of an activation: gradients may be larger, never smaller
   std::vector<Exchange> exchange_;  // of the first and the last stage

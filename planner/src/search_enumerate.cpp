@@ -91,12 +91,13 @@ MeshState::Refined MeshState::refine(const Layout& layout) {
 class MeshEnumeration {
  public:
   MeshEnumeration(const SearchProblem& problem, const SearchSpace& space, const Mesh& mesh,
-                  MeshState& state)
+                  MeshState& state, const std::function<bool()>& should_stop)
       : problem_(problem),
         space_(space),
         mesh_(mesh),
         state_(state),
-        shards_(shard_choices(space, mesh.layout)) {}
+        should_stop_(should_stop),
+        shards_(shard_choices(space, problem.base.model, mesh.layout)) {}
 
   MeshCandidates finish() {
     const double start = thread_seconds();
@@ -122,6 +123,7 @@ class MeshEnumeration {
   /// Laws know nothing of the other overlaps, and of ZeRO's stage and recomputation only those of a
   /// mirrored schedule, of sharding in groups and of checkpoints.
   void add_switches(Layout layout) {
+    if (is_over()) return;
     const auto inner = static_cast<std::int64_t>(
         space_.zero_stage.size() * space_.recompute.size() * space_.overlap_tp.size() *
         space_.overlap_dp.size() * shards_.size() * space_.optimizer_offload.size());
@@ -165,7 +167,8 @@ class MeshEnumeration {
       for (const double offload : space_.optimizer_offload) {
         layout.shard_size = size;
         layout.optimizer_offload = offload;
-        if ((layout.zero_stage == 3 && is_mirrored) || !check_sharding(layout).empty() ||
+        if ((layout.zero_stage == 3 && is_mirrored) ||
+            !check_sharding(problem_.base.model, layout).empty() ||
             !check_recomputation(problem_.base.model, layout).empty() ||
             !host_laws(layout).empty()) {
           reject(layout);
@@ -189,7 +192,14 @@ class MeshEnumeration {
     if (law.example.empty()) law.example = broken.front().message;
   }
 
+  /// Asked in front of all that takes long.
+  bool is_over() {
+    if (!made_.is_cut && should_stop_) made_.is_cut = should_stop_();
+    return made_.is_cut;
+  }
+
   void add(const Layout& layout) {
+    if (is_over()) return;
     const Layout plain = plain_form(layout, problem_.base.stack);
     if (layout.pp == 1 && plain.schedule != layout.schedule) {
       // Which schedule stands for all does not matter; the others are seen in other rounds.
@@ -243,14 +253,15 @@ class MeshEnumeration {
   const SearchSpace& space_;
   const Mesh& mesh_;
   MeshState& state_;
+  const std::function<bool()>& should_stop_;
   const std::vector<int> shards_;
   MeshCandidates made_;
   std::vector<Layout> seen_;  // plain forms
 };
 
 MeshCandidates enumerate(const SearchProblem& problem, const SearchSpace& space, const Mesh& mesh,
-                         MeshState& state) {
-  return MeshEnumeration(problem, space, mesh, state).finish();
+                         MeshState& state, const std::function<bool()>& should_stop) {
+  return MeshEnumeration(problem, space, mesh, state, should_stop).finish();
 }
 
 }  // namespace foresail::planner

@@ -2,6 +2,7 @@
 /// All layouts of one mesh: rejected, or priced by the coarse bound.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -43,8 +44,10 @@ struct MeshCandidates {
   std::vector<Candidate> candidates;
   SearchOutcome counts;             ///< of this mesh alone
   std::optional<Layout> too_large;  ///< the first that memory rejected
+  bool is_cut = false;              ///< should_stop said so before all were looked at
 };
+/// `should_stop` is asked before every layout; may be empty.
 MeshCandidates enumerate(const SearchProblem& problem, const SearchSpace& space, const Mesh& mesh,
-                         MeshState& state);
+                         MeshState& state, const std::function<bool()>& should_stop);
 
 }  // namespace foresail::planner

@@ -79,12 +79,12 @@ MeshCost::MeshCost(const Plan& plan, const program::CostModel& cost)
     groups_["ep"] = distinct_groups(plan, experts, {Axis::Ep});
     groups_["etp_ep"] = distinct_groups(plan, experts, {Axis::Tp, Axis::Ep});
     for (int stage = 0; stage < stages; ++stage) {
-      edp_.push_back(devices_of(plan, experts.group(first_of(experts, stage), {Axis::Dp})));
+      edp_.of_stage.push_back(experts.group(first_of(experts, stage), {Axis::Dp}));
     }
   }
   const auto device = [&](int stage) { return plan.placement.device_of[first_of(grid, stage)]; };
   for (int stage = 0; stage < stages; ++stage) {
-    dp_.push_back(grid.group(first_of(grid, stage), {Axis::Dp, Axis::Cp}));
+    dp_.of_stage.push_back(grid.group(first_of(grid, stage), {Axis::Dp, Axis::Cp}));
     const DeviceId next = device((stage + 1) % stages);
     if (stages > 1) neighbours_.emplace_back(device(stage), next);
     if (stages > 1) neighbours_.emplace_back(next, device(stage));
@@ -136,27 +136,28 @@ double MeshCost::free_of_sharing(Collective kind, Bytes bytes, const Devices& de
   return to_seconds(cost_.collective(kind, is_small ? kScalarBytes : bytes, devices));
 }
 
-const MeshCost::Devices& MeshCost::part(int stage, const program::Cut& cut) {
-  const auto [known, is_new] = parts_.try_emplace({stage, cut.kind, cut.size});
+double MeshCost::in_part(Groups& groups, int stage, const program::Cut& cut, Collective kind,
+                         Bytes bytes) {
+  const auto [known, is_new] =
+      groups.known.try_emplace({stage, cut.kind, cut.size, kind, bytes.count()}, 0.0);
   if (!is_new) return known->second;
-  const std::vector<RankId>& members = dp_[static_cast<std::size_t>(stage)];
-  for (const RankId rank : program::part_of(cut, members, members.front())) {
-    known->second.push_back(placement_.device_of[rank]);
+  const auto [part, is_new_part] = groups.parts.try_emplace({stage, cut.kind, cut.size});
+  if (is_new_part) {
+    const std::vector<RankId>& members = groups.of_stage[static_cast<std::size_t>(stage)];
+    for (const RankId rank : program::part_of(cut, members, members.front())) {
+      part->second.push_back(placement_.device_of[rank]);
+    }
   }
+  known->second = free_of_sharing(kind, bytes, part->second);
   return known->second;
 }
 
 double MeshCost::dp(int stage, const program::Cut& cut, Collective kind, Bytes bytes) {
-  const auto [known, is_new] =
-      dp_known_.try_emplace({stage, cut.kind, cut.size, kind, bytes.count()}, 0.0);
-  if (is_new) known->second = free_of_sharing(kind, bytes, part(stage, cut));
-  return known->second;
+  return in_part(dp_, stage, cut, kind, bytes);
 }
 
-double MeshCost::edp(int stage, Collective kind, Bytes bytes) {
-  const auto [known, is_new] = edp_known_.try_emplace({stage, kind, bytes.count()}, 0.0);
-  if (is_new) known->second = free_of_sharing(kind, bytes, edp_[static_cast<std::size_t>(stage)]);
-  return known->second;
+double MeshCost::edp(int stage, const program::Cut& cut, Collective kind, Bytes bytes) {
+  return in_part(edp_, stage, cut, kind, bytes);
 }
 
 double MeshCost::embedding(Bytes bytes) {
@@ -168,8 +169,11 @@ double MeshCost::embedding(Bytes bytes) {
 
 double MeshCost::mirror(int stage, Bytes bytes) {
   const auto at = static_cast<std::size_t>(stage);
-  const auto device = [&](std::size_t of) { return placement_.device_of[dp_[of].front()]; };
-  return free_of_sharing(Collective::AllReduce, bytes, {device(at), device(dp_.size() - 1 - at)});
+  const auto device = [&](std::size_t of) {
+    return placement_.device_of[dp_.of_stage[of].front()];
+  };
+  return free_of_sharing(Collective::AllReduce, bytes,
+                         {device(at), device(dp_.of_stage.size() - 1 - at)});
 }
 
 double MeshCost::tp(Bytes bytes) {
@@ -208,8 +212,9 @@ ShapeCache::SplitParts& ShapeCache::parts(const Plan& plan) {
   for (models::Work& layer : sizes.layers) forget_kernels(layer);
   forget_kernels(sizes.embedding);
   forget_kernels(sizes.head);
-  forget_kernels(sizes.kept);
-  sizes.again = sizes.again_last = {};
+  for (models::Work& layer : sizes.kept) forget_kernels(layer);
+  sizes.again.clear();
+  sizes.again_last.clear();
   return split->second;
 }
 
@@ -270,10 +275,12 @@ void ShapeCache::price(const Plan& plan, Backward kind, SplitParts& parts) const
   for (std::size_t at = 0; at < model.layers.size(); ++at) {
     add(model.layers[at], parts.layers[at]);
   }
-  add(model.kept, parts.kept);
-  if (!parts.is_priced) {
-    parts.again = price_part(model.again, of_kernel);
-    parts.again_last = price_part(model.again_last, of_kernel);
+  parts.kept.resize(model.kept.size());
+  for (std::size_t at = 0; at < model.kept.size(); ++at) {
+    add(model.kept[at], parts.kept[at]);
+    if (parts.is_priced) continue;
+    parts.again.push_back(price_part(model.again[at], of_kernel));
+    parts.again_last.push_back(price_part(model.again_last[at], of_kernel));
   }
   add(model.embedding, parts.embedding);
   add(model.head, parts.head);
@@ -308,18 +315,14 @@ double ShapeCache::backward_seconds(const Layout& layout, const StagePart& part,
   };
   if (!part.has_head && half != &Passes::backward_weight) append(parts.gradient_gather);
   if (part.has_head) append(parts.head.*half);
-  if (!has_pieces(layout.recompute)) {
-    for (int at = part.end_layer - 1; at >= part.first_layer; --at) {
-      append(parts.layers[static_cast<std::size_t>(parts.kind(at))].*half);
-    }
-  } else {
-    const bool reruns = half != &Passes::backward_weight;
-    for (const BackwardPiece piece : backward_order(layout, part)) {
-      if (piece == BackwardPiece::Layer) append(parts.layers.front().*half);
-      if (piece == BackwardPiece::Kept) append(parts.kept.*half);
-      if (piece == BackwardPiece::Again && reruns) append(parts.again);
-      if (piece == BackwardPiece::AgainLast && reruns) append(parts.again_last);
-    }
+  const bool reruns = half != &Passes::backward_weight;
+  using Kind = BackwardPiece::Kind;
+  for (const BackwardPiece piece : backward_order(layout, part)) {
+    const auto kind = static_cast<std::size_t>(parts.kind(piece.layer));
+    if (piece.kind == Kind::Layer) append(parts.layers[kind].*half);
+    if (piece.kind == Kind::Kept) append(parts.kept[kind].*half);
+    if (piece.kind == Kind::Again && reruns) append(parts.again[kind]);
+    if (piece.kind == Kind::AgainLast && reruns) append(parts.again_last[kind]);
   }
   if (part.has_embedding) append(parts.embedding.*half);
   return clock.seconds(host_per_kernel_s_);

@@ -31,7 +31,7 @@ class MeshCost {
   /// The same in a part of the ranks that reduce gradients together.
   double dp(int stage, const program::Cut& cut, Collective kind, Bytes bytes);
   /// The same of experts.
-  double edp(int stage, Collective kind, Bytes bytes);
+  double edp(int stage, const program::Cut& cut, Collective kind, Bytes bytes);
   double embedding(Bytes bytes);
   /// All-reduce of a mirrored schedule between `stage` and its mirror image.
   double mirror(int stage, Bytes bytes);
@@ -40,7 +40,13 @@ class MeshCost {
 
  private:
   using Devices = std::vector<DeviceId>;
-  const Devices& part(int stage, const program::Cut& cut);
+  /// Groups by stage, and the parts that their first members are in, each made once.
+  struct Groups {
+    std::vector<std::vector<RankId>> of_stage;
+    std::map<std::tuple<int, program::Cut::Kind, int>, Devices> parts;
+    std::map<std::tuple<int, program::Cut::Kind, int, Collective, std::int64_t>, double> known;
+  };
+  double in_part(Groups& groups, int stage, const program::Cut& cut, Collective kind, Bytes bytes);
   double free_of_sharing(Collective kind, Bytes bytes, const Devices& devices) const;
   double least(std::string_view communicator, Collective kind, Bytes bytes) const;
 
@@ -50,16 +56,12 @@ class MeshCost {
   std::vector<Devices> tp_;
   /// Groups of what passes exchange, by communicator.
   std::map<std::string, std::vector<Devices>, std::less<>> groups_;
-  std::vector<std::vector<RankId>> dp_;  // by stage
-  std::vector<Devices> edp_;             // by stage
+  Groups dp_, edp_;
   std::vector<std::pair<DeviceId, DeviceId>> neighbours_;
   Devices embedding_, world_;
   int nodes_ = 1;
   double scalars_ = -1;
   std::map<std::int64_t, double> messages_;
-  std::map<std::tuple<int, program::Cut::Kind, int>, Devices> parts_;
-  std::map<std::tuple<int, program::Cut::Kind, int, Collective, std::int64_t>, double> dp_known_;
-  std::map<std::tuple<int, Collective, std::int64_t>, double> edp_known_;
   std::map<std::int64_t, double> tp_known_, embedding_known_;
   mutable std::map<std::tuple<std::string, Collective, std::int64_t>, double> least_known_;
 };
@@ -106,8 +108,9 @@ class ShapeCache {
   struct SplitParts {
     ModelParts sizes;            // without kernels
     std::vector<Passes> layers;  // by kind
-    Passes embedding, head, kept;
-    PricedPart again, again_last;
+    std::vector<Passes> kept;    // by kind; of full recomputation in pieces
+    std::vector<PricedPart> again, again_last;
+    Passes embedding, head;
     PricedPart gather;           ///< of a sharded activation
     PricedPart gradient_gather;  ///< of a sharded gradient; empty where gradients travel whole
     bool is_priced = false, has_halves = false;

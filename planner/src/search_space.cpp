@@ -126,7 +126,8 @@ std::vector<int> chunk_choices(const SearchSpace& space, const models::Model& mo
   return chunks;
 }
 
-std::vector<int> shard_choices(const SearchSpace& space, const Layout& layout) {
+std::vector<int> shard_choices(const SearchSpace& space, const models::Model& model,
+                               const Layout& layout) {
   if (!space.shard_size.empty()) return space.shard_size;
   std::vector<int> sizes = {0};
   Layout tried = layout;
@@ -134,7 +135,7 @@ std::vector<int> shard_choices(const SearchSpace& space, const Layout& layout) {
   const int ranks = layout.dp * layout.cp;
   for (const int size : divisors(ranks, ranks - 1)) {
     tried.shard_size = size;
-    if (check_sharding(tried).empty()) sizes.push_back(size);
+    if (check_sharding(model, tried).empty()) sizes.push_back(size);
   }
   return sizes;
 }
@@ -143,7 +144,7 @@ std::int64_t layouts_per_mesh(const SearchSpace& space, const models::Model& mod
                               const Layout& layout) {
   const std::array<std::size_t, 12> sizes = {chunk_choices(space, model, layout.pp).size(),
                                              space.stages.size(),
-                                             shard_choices(space, layout).size(),
+                                             shard_choices(space, model, layout).size(),
                                              space.schedule.size(),
                                              space.microbatch_size.size(),
                                              space.sequence_parallel.size(),

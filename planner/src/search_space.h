@@ -27,7 +27,8 @@ std::vector<Mesh> meshes(const SearchProblem& problem, const SearchSpace& space,
 /// Chunks per rank to try on a mesh.
 std::vector<int> chunk_choices(const SearchSpace& space, const models::Model& model, int pp);
 /// Values of shard_size to try on the mesh of `layout`.
-std::vector<int> shard_choices(const SearchSpace& space, const Layout& layout);
+std::vector<int> shard_choices(const SearchSpace& space, const models::Model& model,
+                               const Layout& layout);
 /// Layouts of the mesh of `layout`.
 std::int64_t layouts_per_mesh(const SearchSpace& space, const models::Model& model,
                               const Layout& layout);

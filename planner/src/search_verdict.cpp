@@ -153,7 +153,8 @@ std::vector<Layout> neighbours(const SearchProblem& problem, const Layout& layou
   vary(
       space.zero_stage, layout, [](Layout& m, int zero) { m.zero_stage = zero; }, out);
   vary(
-      shard_choices(space, layout), layout, [](Layout& m, int size) { m.shard_size = size; }, out);
+      shard_choices(space, model, layout), layout, [](Layout& m, int size) { m.shard_size = size; },
+      out);
   vary(
       space.optimizer_offload, layout, [](Layout& m, double share) { m.optimizer_offload = share; },
       out);

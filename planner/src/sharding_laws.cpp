@@ -17,9 +17,26 @@ Axis inner_axis(const Layout& layout) {
   return dp < std::ranges::find(layout.rank_order, Axis::Cp) ? Axis::Dp : Axis::Cp;
 }
 
+/// Experts are sharded in as many groups as all else (Megatron-Core: the partial groups of both
+/// kinds of data parallelism are cut by the number of distributed-optimizer instances).
+void check_expert_groups(const Layout& layout, std::vector<BrokenLaw>& broken) {
+  const std::int64_t ranks = std::int64_t{layout.tp} * layout.cp * layout.dp;
+  const std::int64_t split = std::int64_t{layout.expert_tp()} * layout.ep;
+  if (ranks % split != 0) return;  // law expert_ranks
+  const std::int64_t copies = ranks / split;
+  const std::int64_t groups = std::int64_t{layout.dp} * layout.cp / layout.shard_ranks();
+  if (copies % groups == 0) return;
+  broken.push_back(
+      {"expert_copies_by_groups",
+       fmt::format("(tp {} * cp {} * dp {} / (etp {} * ep {})) {} copies of each expert % (dp {} * "
+                   "cp {} / shard_size {}) {} groups = {}, must be 0",
+                   layout.tp, layout.cp, layout.dp, layout.expert_tp(), layout.ep, copies,
+                   layout.dp, layout.cp, layout.shard_size, groups, copies % groups)});
+}
+
 }  // namespace
 
-std::vector<BrokenLaw> check_sharding(const Layout& layout) {
+std::vector<BrokenLaw> check_sharding(const models::Model& model, const Layout& layout) {
   std::vector<BrokenLaw> broken;
   const std::int64_t size = layout.shard_size;
   if (size == 0) return broken;
@@ -49,6 +66,7 @@ std::vector<BrokenLaw> check_sharding(const Layout& layout) {
                      "of rank_order {}",
                      size, to_string(inner), width, program::to_text(layout.rank_order))});
   }
+  if (model.experts.count > 0) check_expert_groups(layout, broken);
   return broken;
 }
 

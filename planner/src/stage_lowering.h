@@ -22,6 +22,8 @@ class Communicators {
   const std::vector<program::Communicator>& list() const { return list_; }
 
  private:
+  void add_copies_of_experts(const Plan& plan);
+
   std::vector<program::Communicator> list_;
 };
 
@@ -36,7 +38,7 @@ struct StageKernels {
   std::size_t stage = 0;
   std::vector<program::KernelListId> forward, backward, backward_input, backward_weight;
   program::KernelListId optimizer{};
-  program::KernelListId apply{};  ///< where norms_of_updates says so
+  std::optional<program::KernelListId> apply;  ///< where norms are summed in front of it
   /// Of optimizer states in host memory (OffloadKernels); unset where nothing crosses.
   std::vector<std::optional<program::KernelListId>> offload_gradients;  ///< by chunk
   std::optional<program::KernelListId> offload_tied;

@@ -46,20 +46,35 @@ std::vector<double> load_of(const Plan& plan, int layer) {
   return rows[row];
 }
 
+/// Every kind of layer.
+std::vector<models::Work> layer_works(const Plan& plan, const models::Split& split,
+                                      const std::vector<int>& kinds) {
+  std::vector<models::Work> works;
+  const int count = 1 + *std::ranges::max_element(kinds);
+  for (int kind = 0; kind < count; ++kind) {
+    const auto first = static_cast<int>(std::ranges::find(kinds, kind) - kinds.begin());
+    works.push_back(models::has_experts(plan.model, first)
+                        ? models::expert_layer_work(plan.model, split, load_of(plan, first))
+                        : models::layer_work(plan.model, split));
+  }
+  return works;
+}
+
 /// The parts that full recomputation of some layers, or of several together, is made of.
 void add_checkpoint_parts(const Plan& plan, models::Split split, ModelParts& parts) {
   if (!has_pieces(plan.layout.recompute)) return;
-  FORESAIL_EXPECT(parts.layers.size() == 1);
-  const models::Work& layer = parts.layers.front();
   split.recompute = models::Recompute::None;
-  parts.kept = models::layer_work(plan.model, split);
-  parts.groups = checkpoint_groups(plan.layout.recompute, layer, parts.kept);
-  parts.again = parts.kept.forward;
-  for (Kernel& kernel : parts.again) kernel.name += ".recompute";
-  // A layer's own recomputation stands in front of its backward.
-  const std::size_t own = layer.backward.size() - parts.kept.backward.size();
-  parts.again_last.assign(layer.backward.begin(),
-                          layer.backward.begin() + static_cast<std::ptrdiff_t>(own));
+  parts.kept = layer_works(plan, split, parts.kind);
+  add_checkpoint_groups(plan.layout.recompute, parts);
+  for (std::size_t kind = 0; kind < parts.kept.size(); ++kind) {
+    std::vector<Kernel>& again = parts.again.emplace_back(parts.kept[kind].forward);
+    for (Kernel& kernel : again) kernel.name += ".recompute";
+    // A layer's own recomputation stands in front of its backward.
+    const std::vector<Kernel>& backward = parts.layers[kind].backward;
+    const std::size_t own = backward.size() - parts.kept[kind].backward.size();
+    parts.again_last.emplace_back(backward.begin(),
+                                  backward.begin() + static_cast<std::ptrdiff_t>(own));
+  }
 }
 
 /// Collects the parts of one chunk in the order in which a forward pass meets them.
@@ -80,9 +95,7 @@ class ChunkBuilder {
     if (lists_ == KernelLists::LeftOut) return;
     for (int at = part.first_layer; at < part.end_layer; ++at) {
       models::append(chunk_.forward, parts.layer(at).forward);
-      if (!has_pieces(plan.layout.recompute)) backward_.push_back(&parts.layer(at).backward);
     }
-    if (!has_pieces(plan.layout.recompute)) return;
     const std::vector<BackwardPiece> order = backward_order(plan.layout, part);
     for (auto piece = order.rbegin(); piece != order.rend(); ++piece) {
       backward_.push_back(&kernels_of(*piece, parts));
@@ -120,17 +133,18 @@ class ChunkBuilder {
   }
 
   static const std::vector<Kernel>& kernels_of(BackwardPiece piece, const ModelParts& parts) {
-    switch (piece) {
-      case BackwardPiece::Layer:
+    const std::size_t kind = parts.kind_of(piece.layer);
+    switch (piece.kind) {
+      case BackwardPiece::Kind::Layer:
         break;
-      case BackwardPiece::Kept:
-        return parts.kept.backward;
-      case BackwardPiece::Again:
-        return parts.again;
-      case BackwardPiece::AgainLast:
-        return parts.again_last;
+      case BackwardPiece::Kind::Kept:
+        return parts.kept[kind].backward;
+      case BackwardPiece::Kind::Again:
+        return parts.again[kind];
+      case BackwardPiece::Kind::AgainLast:
+        return parts.again_last[kind];
     }
-    return parts.layers.front().backward;
+    return parts.layers[kind].backward;
   }
 
   KernelLists lists_;
@@ -173,16 +187,7 @@ ModelParts model_parts(const Plan& plan) {
   const models::Split split = split_of(plan);
   ModelParts parts;
   parts.kind = layer_kinds(plan);
-  const int kinds = 1 + *std::ranges::max_element(parts.kind);
-  for (int kind = 0; kind < kinds; ++kind) {
-    const auto first = std::ranges::find(parts.kind, kind) - parts.kind.begin();
-    if (!models::has_experts(plan.model, static_cast<int>(first))) {
-      parts.layers.push_back(models::layer_work(plan.model, split));
-      continue;
-    }
-    parts.layers.push_back(
-        models::expert_layer_work(plan.model, split, load_of(plan, static_cast<int>(first))));
-  }
+  parts.layers = layer_works(plan, split, parts.kind);
   parts.embedding = models::embedding_work(plan.model, split);
   parts.head = models::head_work(plan.model, split);
   add_checkpoint_parts(plan, split, parts);
@@ -284,6 +289,13 @@ int gradient_ranks(const Layout& layout) {
 
 int expert_gradient_ranks(const Plan& plan) {
   return plan.model.experts.count > 0 ? plan.layout.expert_dp() : 1;
+}
+
+int expert_shard_ranks(const Plan& plan) {
+  const Layout& layout = plan.layout;
+  if (!layout.has_copies_of_shards()) return expert_gradient_ranks(plan);
+  const int groups = gradient_ranks(layout) / layout.shard_ranks();
+  return std::max(1, expert_gradient_ranks(plan) / groups);
 }
 
 Bytes activation_bytes(const Plan& plan) {

@@ -49,15 +49,16 @@ struct ModelParts {
   std::vector<models::Work> layers;  ///< by kind
   std::vector<int> kind;             ///< by layer of the model
   models::Work embedding, head;
-  /// A layer that keeps all, and what runs to have it again, where full recomputation needs that
-  /// (models without experts only: law experts_recompute).
-  models::Work kept;
-  std::vector<Kernel> again, again_last;
-  /// Layers that are made again together, by how many (layer_runs.h).
-  std::map<int, models::Work> groups;
-  const models::Work& layer(int at) const {
-    return layers[static_cast<std::size_t>(kind[static_cast<std::size_t>(at)])];
+  /// A layer that keeps all, and what runs to have it again, where full recomputation needs that;
+  /// by kind.
+  std::vector<models::Work> kept;
+  std::vector<std::vector<Kernel>> again, again_last;
+  /// Layers that are made again together, by their kinds (layer_runs.h).
+  std::map<std::vector<int>, models::Work> groups;
+  std::size_t kind_of(int layer) const {
+    return static_cast<std::size_t>(kind[static_cast<std::size_t>(layer)]);
   }
+  const models::Work& layer(int at) const { return layers[kind_of(at)]; }
 };
 /// Kinds of layers: with an MLP, or with experts under one row of training.expert_load. Two layers
 /// of one kind are equal.
@@ -80,12 +81,14 @@ Kernel optimizer_kernel(const Plan& plan, const StageWork& work);
 /// LAMB's second half: read parameter and update, write the parameter.
 Kernel apply_kernel(const Plan& plan, const StageWork& work);
 
-/// Matrices of a stage, whose updates LAMB scales by the ratio of two norms. Requires a model
-/// without experts (law lamb_experts).
+/// Matrices of a stage, whose updates LAMB scales by the ratio of two norms: but those of routed
+/// experts, and those.
 std::int64_t matrix_count(const Plan& plan, int stage);
+std::int64_t expert_matrix_count(const Plan& plan, int stage);
 /// The communicator over which the norms of matrices and updates are summed, because one rank
 /// holds a part of them; empty if it holds all, or the optimizer is not LAMB.
 std::string norms_communicator(const Plan& plan);
+std::string expert_norms_communicator(const Plan& plan);
 
 /// Tied matrices are a bucket of their own when two stages hold a copy, or when the first and the
 /// last bucket of a single stage use it.
@@ -102,6 +105,9 @@ Schedule make_schedule(const Plan& plan);
 /// Ranks that reduce gradients together: dp * cp; those of experts: edp, or 1 if there are none.
 int gradient_ranks(const Layout& layout);
 int expert_gradient_ranks(const Plan& plan);
+/// Of these, the ranks that share one copy of the experts' sharded states: all of them, or, where
+/// groups shard (law expert_copies_by_groups), one of as many parts as there are groups.
+int expert_shard_ranks(const Plan& plan);
 
 /// Activations T * h * e of one microbatch on a whole tp group, T = sequence * microbatch / cp.
 Bytes activation_bytes(const Plan& plan);

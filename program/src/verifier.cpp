@@ -43,7 +43,9 @@ void expect_well_formed(const Program& program) {
 int axes_size(const Program& program, const Communicator& communicator) {
   int members = 1;
   for (const auto& entry : kNames<Axis>) {
-    if (communicator.axes.has(entry.value)) members *= program.grid.size(entry.value);
+    if (communicator.axes.has(entry.value)) {
+      members *= program.grid_of(communicator).size(entry.value);
+    }
   }
   return members;
 }

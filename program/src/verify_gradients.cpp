@@ -21,20 +21,22 @@ constexpr Rule kDense{Payload::ChunkGradients, "dp", "gradients"};
 constexpr Rule kExperts{Payload::ExpertGradients, "edp", "gradients of experts"};
 
 struct ChunkSyncs {
-  std::vector<std::size_t> ops;         // indices of its synchronisations
-  std::vector<std::size_t> experts;     // of those of its experts
-  bool has_experts = false;             // some pass runs a weight gradient of experts
-  std::vector<std::size_t> mirrors;     // of those with the mirrored copy
-  std::vector<std::size_t> shards;      // of sums of a shard over the groups that shard
-  std::size_t last_backward = 0;        // position behind it
-  std::map<int, std::size_t> backward;  // the same by microbatch
+  std::vector<std::size_t> ops;            // indices of its synchronisations
+  std::vector<std::size_t> experts;        // of those of its experts
+  bool has_experts = false;                // some pass runs a weight gradient of experts
+  std::vector<std::size_t> mirrors;        // of those with the mirrored copy
+  std::vector<std::size_t> shards;         // of sums of a shard over the groups that shard
+  std::vector<std::size_t> expert_shards;  // of those of its experts
+  std::size_t last_backward = 0;           // position behind it
+  std::map<int, std::size_t> backward;     // the same by microbatch
 };
 
 /// Who else has gradients of the same parameters.
 struct Replicas {
   bool is_reduced = false;
-  bool is_cut = false;      ///< into groups that shard, with sums over them
-  bool of_experts = false;  ///< of experts
+  bool is_cut = false;           ///< into groups that shard, with sums over them
+  bool of_experts = false;       ///< of experts
+  bool experts_are_cut = false;  ///< the same as is_cut
 };
 
 class GradientCheck {
@@ -51,7 +53,11 @@ class GradientCheck {
       const ChunkSyncs& chunk = chunks_[number];
       if (program_.stage_map == StageMap::Mirrored) check_mirror(number, complaints);
       if (replicas.is_reduced) check(number, chunk.ops, kDense, complaints);
-      if (replicas.is_cut) check_shards(number, complaints);
+      if (replicas.is_cut) check_shards(number, {chunk.ops, chunk.shards, "shards of"}, complaints);
+      if (replicas.experts_are_cut && chunk.has_experts) {
+        check_shards(number, {chunk.experts, chunk.expert_shards, "shards of experts'"},
+                     complaints);
+      }
       if (replicas.of_experts && chunk.has_experts) {
         check(number, chunk.experts, kExperts, complaints);
       }
@@ -59,6 +65,13 @@ class GradientCheck {
   }
 
  private:
+  /// The sums of shards over the groups that shard, and the reductions in front of them.
+  struct ShardSums {
+    const std::vector<std::size_t>& reductions;
+    const std::vector<std::size_t>& ops;
+    std::string_view what;
+  };
+
   const Op& op(std::size_t index) const {
     return program_.stages[stage_].ops[OpId{static_cast<std::uint32_t>(index)}];
   }
@@ -72,7 +85,8 @@ class GradientCheck {
       if (is_reduction(each, kExperts)) chunk.experts.push_back(i);
       if (each.kind == OpKind::Collective && each.payload == Payload::ShardGradients &&
           each.collective == Collective::AllReduce) {
-        chunk.shards.push_back(i);
+        const GridKind grid = program_.communicators[each.communicator.value].grid;
+        (grid == GridKind::Expert ? chunk.expert_shards : chunk.shards).push_back(i);
       }
       if (each.kind == OpKind::Collective && each.payload == Payload::MirrorGradients &&
           each.collective == Collective::AllReduce) {
@@ -150,19 +164,23 @@ class GradientCheck {
     if (chunk.last_backward != 0) wait_for(chunk.last_backward - 1, mirror, complaints);
     for (const std::size_t index : chunk.ops) wait_for(mirror, index, complaints);
     for (const std::size_t index : chunk.experts) wait_for(mirror, index, complaints);
+    for (const std::size_t index : chunk.expert_shards) wait_for(mirror, index, complaints);
   }
 
   /// The groups that shard sum their shards once, behind all reductions of the chunk.
-  void check_shards(std::size_t number, Complaints& complaints) const {
-    const ChunkSyncs& chunk = chunks_[number];
-    if (chunk.shards.size() != 1) {
+  void check_shards(std::size_t number, const ShardSums& sums, Complaints& complaints) const {
+    if (sums.ops.size() != 1) {
       complaints.add(
-          fmt::format("stage {} chunk {}: shards of gradients are summed over their replicas {} "
-                      "times, must be once",
-                      stage_, number, chunk.shards.size()));
+          fmt::format("stage {} chunk {}: {} gradients are summed over their replicas {} times, "
+                      "must be once",
+                      stage_, number, sums.what, sums.ops.size()));
       return;
     }
-    for (const std::size_t index : chunk.ops) wait_for(index, chunk.shards.front(), complaints);
+    const std::size_t sum = sums.ops.front();
+    for (const std::size_t index : sums.reductions) wait_for(index, sum, complaints);
+    // Without a group to share them with they come from the passes themselves.
+    const std::size_t due = chunks_[number].last_backward;
+    if (sums.reductions.empty() && due != 0) wait_for(due - 1, sum, complaints);
   }
 
   void wait_for(std::size_t before, std::size_t index, Complaints& complaints) const {
@@ -185,7 +203,10 @@ Replicas replicas_of(const Program& program) {
     if (communicator.name == "replica") replicas.is_cut = true;
     if (axes_size(program, communicator) == 1) continue;
     if (reduces) replicas.is_reduced = true;
-    if (communicator.name == kExperts.communicator) replicas.of_experts = true;
+    const bool is_of_experts =
+        communicator.name == kExperts.communicator || communicator.name == "expert_shard";
+    if (is_of_experts) replicas.of_experts = true;
+    if (communicator.name == "expert_replica") replicas.experts_are_cut = true;
   }
   return replicas;
 }
@@ -195,7 +216,8 @@ Replicas replicas_of(const Program& program) {
 std::vector<std::string> check_gradients(const Program& program) {
   const Replicas replicas = replicas_of(program);
   const bool is_mirrored = program.stage_map == StageMap::Mirrored;
-  if (!replicas.is_reduced && !replicas.of_experts && !is_mirrored) return {};
+  const bool has_experts = replicas.of_experts || replicas.experts_are_cut;
+  if (!replicas.is_reduced && !has_experts && !is_mirrored) return {};
   Complaints complaints;
   for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
     GradientCheck(program, stage).run(complaints, replicas);

@@ -177,6 +177,7 @@ void read_record(const Yaml& record, std::map<std::string, int>& ids, RowFile& f
 
 RowFile read_yaml(const std::filesystem::path& path) {
   const Yaml root = Yaml::load(path);
+  root.entries();  // refuses a key that stands twice
   RowFile file;
   bool has_rows = false;
   std::map<std::string, int> ids;
@@ -238,6 +239,21 @@ class CsvLine {
   std::string where_;
 };
 
+/// A file's name as a source's (demand_name).
+std::string plain_name(std::string name) {
+  std::ranges::replace_if(
+      name, [](char c) { return c == '|' || static_cast<unsigned char>(c) < ' '; }, '_');
+  return name;
+}
+
+/// Headers name columns: a name that stands twice would hide one of them.
+void demand_distinct(const std::vector<std::string>& header, const std::string& where) {
+  for (auto name = header.begin(); name != header.end(); ++name) {
+    if (std::find(header.begin(), name, *name) == name) continue;
+    throw Error(ErrorCode::InvalidInput, fmt::format("{}: {}: stands twice", where, *name));
+  }
+}
+
 RowFile read_csv(const std::filesystem::path& path) {
   std::istringstream lines(read_file(path));
   std::string line;
@@ -245,12 +261,14 @@ RowFile read_csv(const std::filesystem::path& path) {
     throw Error(ErrorCode::InvalidInput, fmt::format("{}:1: empty", path.string()));
   }
   const std::vector<std::string> header = split_cells(line);
+  demand_distinct(header, path.string() + ":1");
+  const std::string source = plain_name(path.stem().string());
   RowFile file;
   for (int number = 2; std::getline(lines, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const CsvLine cells(header, split_cells(line), fmt::format("{}:{}", path.string(), number));
     Row row;
-    row.source = path.stem().string();
+    row.source = source;
     row.id = fmt::format("{}-{}", row.source, number);
     row.published_s = cells.number("iteration time (ms)") * 1e-3;
     if (row.published_s < kSecondsMin) cells.fail("iteration time (ms): must be positive");

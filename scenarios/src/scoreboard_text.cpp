@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -130,6 +131,37 @@ std::vector<std::string> assumptions(const Scoreboard& board) {
   return lines;
 }
 
+/// "  21  has no iter_s", the most frequent reason first; or each row with its own.
+std::string skipped_lines(const Scoreboard& board, SkippedRows skipped) {
+  if (board.skipped.empty()) return {};
+  const std::size_t all = board.rows.size() + board.skipped.size();
+  std::string text = fmt::format("\nskipped {} of {} rows", board.skipped.size(), all);
+  if (skipped == SkippedRows::Listed) {
+    text += ":\n";
+    for (const SkippedRow& row : board.skipped) {
+      text += fmt::format("  {}: {}\n", row.id, row.reason);
+    }
+    return text;
+  }
+  text += " (--skipped lists them):\n";
+  std::map<std::string, int> counts;
+  for (const SkippedRow& row : board.skipped) ++counts[row.reason];
+  std::vector<std::pair<std::string, int>> reasons(counts.begin(), counts.end());
+  std::ranges::stable_sort(reasons, std::greater<>{}, &std::pair<std::string, int>::second);
+  for (const auto& [reason, rows] : reasons) text += fmt::format("{:>6}  {}\n", rows, reason);
+  return text;
+}
+
+/// `text` as a cell of a Markdown table: one line, no column's end.
+std::string cell(std::string_view text) {
+  std::string made;
+  for (const char c : text) {
+    if (c == '|') made += '\\';
+    made += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+  }
+  return made;
+}
+
 std::string anchor_lines(const Scoreboard& board) {
   std::string text;
   for (const AnchorGroup& group : board.anchors) {
@@ -163,7 +195,7 @@ Document to_document(const Scoreboard& board) {
   return made;
 }
 
-std::string to_text(const Scoreboard& board) {
+std::string to_text(const Scoreboard& board, SkippedRows skipped) {
   std::string text = fmt::format("{:<44} {:>9} {:>9} {:>7} {:>7} {:>20}\n", "row", "published s",
                                  "predicted", "error %", "naive %", "90 % interval, s");
   for (const ValidatedRow& row : board.rows) text += row_cells(row, " ") + "\n";
@@ -176,11 +208,7 @@ std::string to_text(const Scoreboard& board) {
     text += "assumed:\n";
     for (const std::string& line : assumptions(board)) text += "  " + line + "\n";
   }
-  if (!board.skipped.empty()) text += fmt::format("\nskipped {}:\n", board.skipped.size());
-  for (const SkippedRow& row : board.skipped) {
-    text += fmt::format("  {}: {}\n", row.id, row.reason);
-  }
-  return text;
+  return text + skipped_lines(board, skipped);
 }
 
 std::string to_markdown(const Scoreboard& board) {
@@ -226,7 +254,7 @@ std::string constants_digest() {
 std::string log_line(const Scoreboard& board, const std::string& date, const std::string& commit,
                      const std::string& set) {
   return fmt::format("| {} | {} | {} | {} | {} | {:.1f} | {:.1f} | {:+.1f} | {:+.1f} | {} |\n",
-                     date, commit, constants_digest(), set, board.scored().size(),
+                     date, cell(commit), constants_digest(), cell(set), board.scored().size(),
                      100 * board.mean_abs_error(), 100 * board.median_abs_error(),
                      100 * board.worst(), 100 * board.bias(), percent_or_dash(board.coverage_90()));
 }

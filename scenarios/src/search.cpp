@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 
+#include "foresail/planner/memory_bound.h"
 #include "foresail/planner/parallel.h"
 
 namespace foresail::scenarios {
@@ -73,6 +74,7 @@ Finalist run_final(const SearchRequest& request, const SearchRunOptions& options
   Finalist finalist;
   finalist.candidate = candidate;
   finalist.plan = planner::plan_of(request.problem, candidate, cost);
+  finalist.upper = planner::upper_peak(finalist.plan, planner::lower(finalist.plan));
   SimulateOptions simulate_options;
   simulate_options.fold = sim::Fold::Off;
   simulate_options.seed = options.seed;
@@ -157,6 +159,22 @@ std::vector<Candidate> best_of(const planner::SearchOutcome& outcome,
 
 }  // namespace
 
+namespace {
+
+void weigh_memory(const SearchRequest& request, const program::CostModel& cost,
+                  SearchAnswer& answer) {
+  const auto fits_at_most = [&](const Candidate& candidate) {
+    const planner::Plan plan = planner::plan_of(request.problem, candidate, cost);
+    return planner::describe_upper_excess(plan, planner::lower(plan)).empty();
+  };
+  answer.may_run_out = !fits_at_most(answer.finalists[answer.best].candidate);
+  if (!answer.may_run_out) return;
+  const auto safe = std::ranges::find_if(answer.outcome.simulated, fits_at_most);
+  if (safe != answer.outcome.simulated.end()) answer.safe = *safe;
+}
+
+}  // namespace
+
 SearchAnswer run_search(const SearchRequest& request, const SearchRunOptions& options) {
   const topologies::Cluster cluster(request.problem.base.cluster);
   const auto cost = search_cost(request.problem.base, cluster);
@@ -171,6 +189,7 @@ SearchAnswer run_search(const SearchRequest& request, const SearchRunOptions& op
     const double best = value_of(answer.finalists[answer.best]);
     if (value_of(answer.finalists[i]) < best) answer.best = i;
   }
+  if (!answer.finalists.empty()) weigh_memory(request, *cost, answer);
   if (options.explains && !answer.finalists.empty()) explain(request, *cost, answer);
   return answer;
 }

@@ -100,6 +100,7 @@ Document candidate_document(const SearchRequest& request, const Candidate& candi
 Document finalist_document(const SearchRequest& request, const Finalist& finalist) {
   Document made = candidate_document(request, finalist.candidate);
   made["unfolded_step_time_s"] = finalist.step_s;
+  made["memory_at_most_bytes"] = finalist.upper.count();
   if (!finalist.failure.empty()) made["failure"] = finalist.failure;
   return made;
 }
@@ -131,6 +132,7 @@ Document outcome_document(const SearchOutcome& outcome) {
           {"bounded", outcome.bounded},
           {"simulated", outcome.simulated.size()},
           {"recalled", outcome.recalled},
+          {"not_looked_at", outcome.unseen},
           {"proved", outcome.is_proved},
           {"gap", outcome.gap()},
           {"bound_cpu_s", outcome.bound_cpu_s}};
@@ -151,6 +153,7 @@ std::string summary(const SearchRequest& request, const SearchOutcome& outcome) 
       outcome.enumerated, illegal, outcome.equivalent, outcome.out_of_memory, outcome.bounded,
       rate(outcome), outcome.simulated.size());
   if (outcome.recalled > 0) text += fmt::format(" ({} of them before)", outcome.recalled);
+  if (outcome.unseen > 0) text += fmt::format(", {} not looked at", outcome.unseen);
   text += '\n';
   if (outcome.is_proved) {
     text += outcome.simulated.empty() ? "nothing in the space is feasible\n"
@@ -158,6 +161,9 @@ std::string summary(const SearchRequest& request, const SearchOutcome& outcome) 
   } else if (outcome.left_objective > 0) {
     text += fmt::format("stopped early: a plan that was not simulated may be {:.1f} % better\n",
                         100 * outcome.gap());
+    if (outcome.unseen > 0) {
+      text += "  (of layouts not looked at, the model's GEMMs at the device's peak count)\n";
+    }
   } else {
     text += "stopped before every layout had a bound: nothing is known of the others\n";
   }
@@ -188,6 +194,22 @@ std::string front_text(const SearchRequest& request, const SearchOutcome& outcom
                         size_text(request, each), describe(each.layout));
   }
   return text;
+}
+
+/// Empty if the chosen plan fits at most.
+std::string memory_warning(const SearchRequest& request, const SearchAnswer& answer) {
+  if (!answer.may_run_out) return {};
+  std::string text = fmt::format(
+      "the chosen plan may run out of memory: it needs {} at most, with fragmentation, buffers and "
+      "contexts\n",
+      to_text(answer.finalists[answer.best].upper));
+  if (!answer.safe) {
+    return text + "  of what was simulated nothing fits at most; memory: at_most searches for it\n";
+  }
+  text += fmt::format("  fastest simulated that fits at most: {:.4f} s folded, {}{}\n",
+                      answer.safe->step_s, size_text(request, *answer.safe),
+                      describe(answer.safe->layout));
+  return text + "  memory: at_most proves the best of those\n";
 }
 
 }  // namespace
@@ -238,25 +260,30 @@ Document to_document(const SearchRequest& request, const SearchAnswer& answer) {
                      {"source", request.power_source}};
   }
   if (!answer.finalists.empty()) made["best"] = answer.best;
+  made["memory"] = to_string(request.problem.memory);
+  made["may_run_out_of_memory"] = answer.may_run_out;
+  if (answer.safe) made["fits_at_most"] = candidate_document(request, *answer.safe);
   return made;
 }
 
 std::string to_text(const SearchRequest& request, const SearchAnswer& answer, int top) {
   std::string text = summary(request, answer.outcome);
   if (answer.finalists.empty()) return text + rejected_text(answer.outcome);
-  text += fmt::format("{:>10} {:>10} {:>10} {:>11}  {}\n", "bound s", "folded s", "unfolded s",
-                      "memory", "layout");
+  text += fmt::format("{:>10} {:>10} {:>10} {:>11} {:>11}  {}\n", "bound s", "folded s",
+                      "unfolded s", "memory", "at most", "layout");
   const std::size_t shown = std::min(answer.finalists.size(), static_cast<std::size_t>(top));
   for (std::size_t i = 0; i < answer.finalists.size(); ++i) {
     if (i >= shown && i != answer.best) continue;
     const Finalist& each = answer.finalists[i];
     const std::string unfolded =
         each.step_s > 0 ? fmt::format("{:.4f}", each.step_s) : std::string("fails");
-    text += fmt::format("{:>10.4f} {:>10.4f} {:>10} {:>11}  {}{}{}\n", each.candidate.bound_s,
-                        each.candidate.step_s, unfolded, to_text(each.candidate.peak),
-                        size_text(request, each.candidate), describe(each.candidate.layout),
-                        i == answer.best ? "  <- chosen" : "");
+    text +=
+        fmt::format("{:>10.4f} {:>10.4f} {:>10} {:>11} {:>11}  {}{}{}\n", each.candidate.bound_s,
+                    each.candidate.step_s, unfolded, to_text(each.candidate.peak),
+                    to_text(each.upper), size_text(request, each.candidate),
+                    describe(each.candidate.layout), i == answer.best ? "  <- chosen" : "");
   }
+  text += memory_warning(request, answer);
   text += totals(request, answer.finalists[answer.best]);
   text += front_text(request, answer.outcome);
   if (!answer.explanations.empty()) text += explanation_text(request, answer);

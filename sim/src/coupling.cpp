@@ -39,7 +39,9 @@ class Sets {
 
 }  // namespace
 
+// Groups of experts, cut or not, start when all replicas are there (StepEngine::start_collective).
 bool is_cut_over_replicas(const Communicator& communicator) {
+  if (communicator.grid == program::GridKind::Expert) return false;
   return communicator.cut.kind != Cut::Kind::None && communicator.axes.has(Axis::Dp);
 }
 

@@ -94,14 +94,30 @@ TEST(ExpertLaws, EachNamesItsTerms) {
   }
 }
 
-TEST(ExpertLaws, NormsOfEveryExpertAreNotSummed) {
+TEST(ExpertLaws, EveryOptimizerStepsThem) {
   const Layout layout = grid(1, 4, 4, 1);
   program::Training training = batch(layout);
-  training.optimizer = program::Optimizer::AdamW;
-  EXPECT_THAT(broken(mixture(), layout, training), ElementsAre());
-  training.optimizer = program::Optimizer::Lamb;
-  EXPECT_THAT(broken(mixture(), layout, training),
-              ElementsAre("lamb_experts: optimizer lamb with 8 experts, must be adam or adamw"));
+  for (const auto optimizer :
+       {program::Optimizer::AdamW, program::Optimizer::Lamb, program::Optimizer::Adam}) {
+    training.optimizer = optimizer;
+    EXPECT_THAT(broken(mixture(), layout, training), ElementsAre());
+  }
+}
+
+// Six groups of two ranks need at least six copies of each expert.
+TEST(ExpertLaws, CopiesAreDealtToTheGroupsThatShard) {
+  Layout layout = grid(1, 12, 1, 1);
+  layout.zero_stage = 1;
+  layout.shard_size = 2;
+  EXPECT_THAT(broken(mixture(), layout), ElementsAre());
+  layout.ep = 4;
+  EXPECT_THAT(
+      broken(mixture(), layout),
+      ElementsAre(
+          "expert_copies_by_groups: (tp 1 * cp 1 * dp 12 / (etp 1 * ep 4)) 3 copies of each "
+          "expert % (dp 12 * cp 1 / shard_size 2) 6 groups = 3, must be 0"));
+  layout.shard_size = 4;
+  EXPECT_THAT(broken(mixture(), layout), ElementsAre());
 }
 
 TEST(ExpertLaws, DenseModelsHaveNothingToSplit) {

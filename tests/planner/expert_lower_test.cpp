@@ -64,6 +64,19 @@ void draw_schedule(Draw& draw, Layout& layout) {
   if (has_two) layout.v = 2;
 }
 
+void draw_recomputation(Draw& draw, Layout& layout) {
+  Recomputation& recompute = layout.recompute;
+  recompute =
+      draw.of({models::Recompute::None, models::Recompute::Selective, models::Recompute::Full});
+  if (recompute.what == models::Recompute::Full) {
+    recompute.method = draw.of({CheckpointMethod::Uniform, CheckpointMethod::Block});
+    recompute.layers = draw.between(1, 3);
+  }
+  if (recompute.what == models::Recompute::Selective) {
+    recompute.modules = {draw.coin(), draw.coin(), draw.coin(), draw.coin()};
+  }
+}
+
 Plan draw_plan(std::uint64_t index) {
   Draw draw(index);
   Layout layout;
@@ -81,8 +94,8 @@ Plan draw_plan(std::uint64_t index) {
   layout.microbatch_size = draw.between(1, 2);
   layout.sequence_parallel = layout.tp > 1;
   layout.zero_stage = draw.between(0, 3);
-  layout.recompute =
-      draw.of({models::Recompute::None, models::Recompute::Selective, models::Recompute::Full});
+  draw_recomputation(draw, layout);
+  if (layout.zero_stage > 0) layout.shard_size = draw.of({0, 0, 2, 4});
   layout.overlap = {.tp = draw.coin(), .pp = true, .dp = draw.coin()};
   models::Model model = mixture(layout.pp * layout.v * draw.between(1, 2));
   model.tied_embeddings = draw.coin();
@@ -94,6 +107,8 @@ Plan draw_plan(std::uint64_t index) {
   }
   Plan plan = plan_of(model, layout, 2 * draw.between(1, 6));
   if (draw.coin()) plan.training.expert_load = {{0.3, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1}};
+  if (draw.coin()) plan.training.optimizer = program::Optimizer::Lamb;
+  plan.stack.early_stop_recompute = draw.coin();
   return plan;
 }
 
@@ -122,12 +137,18 @@ constexpr std::uint64_t kCases = 1300;
 
 TEST(ExpertPrograms, LegalLayoutsVerifyAndRun) {
   int legal = 0;
+  int in_groups = 0;
+  int in_pieces = 0;
+  int with_norms = 0;
   std::set<ScheduleKind> schedules;
   for (std::uint64_t index = 0; index < kCases; ++index) {
     const Plan plan = draw_plan(index);
     if (!is_legal(plan)) continue;
     ++legal;
     schedules.insert(plan.layout.schedule);
+    in_groups += plan.layout.has_copies_of_shards() ? 1 : 0;
+    in_pieces += plan.layout.recompute.is_plain() ? 0 : 1;
+    with_norms += plan.training.optimizer == program::Optimizer::Lamb ? 1 : 0;
     SCOPED_TRACE("case " + std::to_string(index) + " " + to_document(plan.layout).dump());
     const Program program = lower(plan);
     const auto violations = program::verify(program);
@@ -141,6 +162,9 @@ TEST(ExpertPrograms, LegalLayoutsVerifyAndRun) {
     EXPECT_EQ(program::parse_program(program::to_text(program), "program"), program);
   }
   EXPECT_GE(legal, 300);
+  EXPECT_GE(in_groups, 30);
+  EXPECT_GE(in_pieces, 100);
+  EXPECT_GE(with_norms, 100);
   EXPECT_EQ(schedules.size(), 7u);
 }
 
@@ -195,6 +219,113 @@ TEST(ExpertPrograms, StatesAreShardedOverTheirOwnCopies) {
   const std::int64_t others = whole / 12 - experts;
   EXPECT_NEAR(static_cast<double>(sharded), static_cast<double>(12 * experts / 2 + 12 * others / 4),
               64);
+}
+
+/// The folded plan in groups of `size` of its four ranks over dp.
+Plan in_groups(int size, int zero_stage) {
+  Plan plan = folded();
+  plan.layout.dp = 8;
+  plan.layout.shard_size = size;
+  plan.layout.zero_stage = zero_stage;
+  return plan_of(plan.model, plan.layout, 4);
+}
+
+std::vector<std::string> expert_syncs(const Program& program) {
+  std::vector<std::string> lines;
+  for (const program::Op& op : program.stages[0].ops) {
+    if (op.kind != OpKind::Collective) continue;
+    const program::Communicator& over = program.communicators[op.communicator.value];
+    if (over.grid != program::GridKind::Expert) continue;
+    lines.push_back(describe(op) + " over " + over.name + ": " + std::to_string(op.bytes.count()));
+  }
+  return lines;
+}
+
+// tp 2 * dp 8 = 16 ranks hold 4 copies of each expert. Two groups of four ranks over dp share each
+// copy of all else, so two ranks share each copy of an expert, and two hold the same half.
+TEST(ExpertPrograms, GroupsThatShardSumTheShardsOfExperts) {
+  const Program program = lower(in_groups(4, 1));
+  EXPECT_TRUE(program::verify(program).empty());
+  const std::int64_t experts = 2 * 2 * 2 * 1024 * 512;  // parameters of a rank
+  const auto bytes = [](std::int64_t count) { return std::to_string(count); };
+  EXPECT_THAT(
+      expert_syncs(program),
+      ::testing::ElementsAre(
+          "reduce_scatter expert_gradients chunk 0 over expert_shard: " + bytes(4 * experts),
+          "all_reduce shard_gradients chunk 0 over expert_replica: " + bytes(2 * experts),
+          "all_gather expert_parameters chunk 0 over expert_shard: " + bytes(2 * experts)));
+  EXPECT_EQ(program::parse_program(program::to_text(program), "program"), program);
+}
+
+// As many groups as copies: nobody shares an expert with anybody, whose gradients are summed whole.
+TEST(ExpertPrograms, GroupsWithOneCopyOfEachExpertKeepItWhole) {
+  for (const int zero : {1, 2, 3}) {
+    const Plan plan = in_groups(2, zero);
+    const Program program = lower(plan);
+    EXPECT_TRUE(program::verify(program).empty());
+    const std::int64_t experts = 2 * 2 * 2 * 1024 * 512;
+    // ZeRO-3 makes a bucket of each of the two layers, whose gradients still leave once a step.
+    const std::int64_t bucket = 4 * experts / (zero == 3 ? 2 : 1);
+    std::vector<std::string> sums;
+    for (int chunk = 0; chunk < (zero == 3 ? 2 : 1); ++chunk) {
+      sums.insert(sums.begin(), "all_reduce shard_gradients chunk " + std::to_string(chunk) +
+                                    " over expert_replica: " + std::to_string(bucket));
+    }
+    EXPECT_THAT(expert_syncs(program), ::testing::UnorderedElementsAreArray(sums));
+    // Twelve bytes of optimizer states of each expert's parameter, and of half of all others.
+    const auto optimizer = [](const Plan& each) { return memory_need(each, 0).optimizer.count(); };
+    Plan whole = plan;
+    whole.layout.shard_size = 0;
+    whole.layout.zero_stage = 0;
+    const std::int64_t others = optimizer(whole) - 12 * experts;
+    EXPECT_NEAR(static_cast<double>(optimizer(plan)),
+                static_cast<double>(12 * experts + others / 2), 64);
+  }
+}
+
+TEST(ExpertPrograms, ALostSumOfExpertsShardsIsFound) {
+  Program program = lower(in_groups(4, 1));
+  auto& ops = program.stages[0].ops;
+  for (std::uint32_t at = 0; at < ops.size(); ++at) {
+    program::Op& op = ops[program::OpId{at}];
+    const auto grid = program.communicators[op.communicator.value].grid;
+    const bool is_of_experts = op.kind == OpKind::Collective && grid == program::GridKind::Expert;
+    if (is_of_experts && op.payload == Payload::ShardGradients) op.chunk = -1;
+  }
+  const auto violations = program::verify(program);
+  ASSERT_FALSE(violations.empty());
+  EXPECT_THAT(violations.front().message,
+              ::testing::HasSubstr("shards of experts' gradients are summed over their replicas 0 "
+                                   "times, must be once"));
+}
+
+// Two fp32 sums for each matrix: 4 of attention and router and embeddings over those that hold a
+// part of them, 2 of each expert over those of experts.
+TEST(ExpertPrograms, LambSumsNormsOfExpertsOverTheirOwnParts) {
+  const auto norms = [](int etp, int zero_stage) {
+    Plan plan = folded();
+    plan.layout.etp = etp;
+    plan.layout.ep = 2;
+    plan.layout.zero_stage = zero_stage;
+    plan.training.optimizer = program::Optimizer::Lamb;
+    const Program program = lower(plan);
+    EXPECT_TRUE(program::verify(program).empty());
+    std::vector<std::string> lines;
+    for (const program::Op& op : program.stages[0].ops) {
+      if (op.payload != Payload::UpdateNorms) continue;
+      lines.push_back(program.communicators[op.communicator.value].name + " " +
+                      std::to_string(op.bytes.count()));
+    }
+    return lines;
+  };
+  // Two layers of query-key-value, projection and router; words and positions.
+  const std::string common = std::to_string(8 * (2 * 3 + 2));
+  const std::string experts = std::to_string(8 * (2 * 2 * 4));
+  using ::testing::ElementsAre;
+  EXPECT_THAT(norms(1, 1), ElementsAre("norms " + common, "edp " + experts));
+  EXPECT_THAT(norms(2, 1), ElementsAre("norms " + common, "expert_norms " + experts));
+  EXPECT_THAT(norms(2, 0), ElementsAre("tp " + common, "etp " + experts));
+  EXPECT_THAT(norms(1, 0), ElementsAre("tp " + common));
 }
 
 TEST(ExpertPrograms, AMissingReductionIsFound) {

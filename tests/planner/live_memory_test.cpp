@@ -85,6 +85,35 @@ void add_recomputed(std::vector<Plan>& made) {
   made.push_back(plan_of(plain_model(16), layout, 8));
 }
 
+/// The same of experts, of layers that differ, and in groups that shard.
+void add_recomputed_experts(std::vector<Plan>& made) {
+  const auto add = [&](const Recomputation& recompute) {
+    for (const ScheduleKind kind : {ScheduleKind::Interleaved, ScheduleKind::ZbH1}) {
+      Plan plan = plan_of_experts(kind);
+      plan.model.experts.shared = 1;
+      plan.model.experts.shared_ffn = 1024;
+      plan.layout.recompute = recompute;
+      plan.layout.dp = 4;
+      plan.layout.shard_size = 2;
+      plan.layout.zero_stage = 1;
+      made.push_back(plan_of(plan.model, plan.layout, 8));
+      made.back().training.expert_load = plan.training.expert_load;
+      made.back().stack.early_stop_recompute = kind == ScheduleKind::ZbH1;
+    }
+  };
+  Recomputation recompute(Recompute::Full);
+  recompute.layers = 3;
+  add(recompute);
+  recompute.method = CheckpointMethod::Block;
+  recompute.layers = 1;
+  add(recompute);
+  recompute = Recompute::Selective;
+  recompute.modules = {.core_attention = false, .norm = true, .activation = true};
+  add(recompute);
+  recompute.modules = {.core_attention = false, .norm = true, .mlp = true};
+  add(recompute);
+}
+
 std::vector<Plan> plans() {
   std::vector<Plan> made;
   const auto add = [&](Layout layout) {
@@ -113,6 +142,7 @@ std::vector<Plan> plans() {
        {ScheduleKind::Interleaved, ScheduleKind::ZbH1, ScheduleKind::DualPipe}) {
     made.push_back(plan_of_experts(kind));
   }
+  add_recomputed_experts(made);
   return made;
 }
 

@@ -144,6 +144,113 @@ TEST(Recompute, ModulesRunAgainWhereTheyAreNeeded) {
   EXPECT_THAT(names("selective"), names("[core_attention]"));
 }
 
+/// Experts in every second layer, all dense otherwise.
+Plan mixture_with(const std::string& recompute, int layers) {
+  Plan plan = plan_with(recompute, layers);
+  plan.model.biases = false;
+  plan.model.experts = {.count = 4, .per_token = 2, .ffn = 1024};
+  plan.model.experts.every = 2;
+  plan.model.experts.shared = 1;
+  plan.model.experts.shared_ffn = 512;
+  plan.layout.dp = 2;
+  plan.layout.ep = 2;
+  return plan_of(plan.model, plan.layout, 4);
+}
+
+// Layers 0 and 2 of a stage have experts (router), 1 has an MLP (fc1).
+TEST(Recompute, LayersOfBothKindsRunAgainInTheirOrder) {
+  const auto order = [](const std::string& recompute) {
+    std::vector<std::string> found;
+    const program::Program program = lower(mixture_with(recompute, 4));
+    for (const Kernel& kernel : kernels(program, "stage0.chunk0.backward")) {
+      if (kernel.name == "router.recompute") found.emplace_back("again experts");
+      if (kernel.name == "fc1.recompute") found.emplace_back("again mlp");
+      if (kernel.name == "router.dgrad") found.emplace_back("experts");
+      if (kernel.name == "fc1.dgrad") found.emplace_back("mlp");
+    }
+    return found;
+  };
+  EXPECT_THAT(order("{method: block, layers: 1}"),
+              ElementsAre("mlp", "experts", "mlp", "again experts", "experts"));
+  EXPECT_THAT(order("{method: uniform, layers: 2}"),
+              ElementsAre("again experts", "again mlp", "mlp", "experts", "again experts",
+                          "again mlp", "mlp", "experts"));
+  EXPECT_THAT(order("{method: uniform, layers: 3}"),
+              ElementsAre("again mlp", "mlp", "again experts", "again mlp", "again experts",
+                          "experts", "mlp", "experts"));
+}
+
+// A group keeps its first layer's input; at its fullest all of its layers are there at once.
+TEST(Recompute, GroupsOfBothKindsKeepOneInput) {
+  const auto need = [](const std::string& recompute) {
+    return memory_need(mixture_with(recompute, 4), 1);
+  };
+  const std::int64_t input = 64 * 1024 * 2;
+  const auto kept = [&](const std::string& recompute) {
+    return need(recompute).activations.count();
+  };
+  EXPECT_EQ(kept("{method: uniform, layers: 2}"), kept("full") - 2 * input);
+  EXPECT_EQ(kept("{method: uniform, layers: 4}"), kept("full") - 3 * input);
+  // All four layers, of both kinds, keep all: their inputs are counted in both.
+  const std::int64_t layers = kept("none") - kept("full");
+  EXPECT_GE(need("{method: uniform, layers: 4}").buffers.count(), layers);
+  // Block covers the first layers, which differ.
+  const std::int64_t first = kept("none") - kept("{method: block, layers: 1}");
+  const std::int64_t second =
+      kept("{method: block, layers: 1}") - kept("{method: block, layers: 2}");
+  EXPECT_NE(first, second);
+  EXPECT_EQ(kept("none") - kept("{method: block, layers: 4}"), 2 * (first + second));
+}
+
+// Per layer of experts, in tensors of 64 tokens * 2 bytes: outputs of two norms 2 h; activations of
+// 2 copies of f 1024 and of shared 512; all but the router's input: probabilities in fp32 of 4
+// experts, twice 2 copies of h, 2 copies of f in front of and behind the activation, and both of
+// the shared one.
+TEST(Recompute, ModulesOfExpertsDropTheirTensors) {
+  const auto kept = [](const std::string& recompute) {
+    Plan plan = mixture_with(recompute, 4);
+    plan.model.experts.every = 1;
+    plan.stack.flash_attention = true;
+    return memory_need(plan, 1).activations.count() / (64 * 2);
+  };
+  const std::int64_t none = kept("none");
+  const std::int64_t layers = 4, h = 1024, f = 1024, shared = 512;
+  EXPECT_EQ(none - kept("[norm]"), layers * 2 * h);
+  EXPECT_EQ(none - kept("[activation]"), layers * (2 * f + shared));
+  EXPECT_EQ(none - kept("[mlp]"), layers * (2 * 4 + 4 * h + 4 * f + 2 * shared));
+  EXPECT_EQ(none - kept("[norm, mlp]"), layers * (2 * h + 2 * 4 + 4 * h + 4 * f + 2 * shared));
+  EXPECT_EQ(kept("[mlp, activation]"), kept("[mlp]"));
+}
+
+TEST(Recompute, ModulesOfExpertsRunAgainWhereTheyAreNeeded) {
+  const auto names = [](const std::string& recompute, bool stops_early) {
+    std::vector<std::string> found;
+    Plan plan = mixture_with(recompute, 1);
+    plan.stack.early_stop_recompute = stops_early;
+    const program::Program program = lower(plan);
+    for (const Kernel& kernel : kernels(program, "stage0.chunk0.backward")) {
+      const bool is_anchor = kernel.name == "experts.fc2.dgrad" ||
+                             kernel.name == "shared_fc2.dgrad" || kernel.name == "router.dgrad";
+      if (is_anchor || kernel.name.ends_with(".recompute")) found.push_back(kernel.name);
+    }
+    return found;
+  };
+  EXPECT_THAT(names("[activation]", false),
+              ElementsAre("shared_activation.recompute", "shared_fc2.dgrad",
+                          "experts.activation.recompute", "experts.fc2.dgrad", "router.dgrad"));
+  EXPECT_THAT(names("[norm]", false),
+              ElementsAre("norm2.recompute", "shared_fc2.dgrad", "experts.fc2.dgrad",
+                          "router.dgrad", "norm1.recompute"));
+  const std::vector<std::string> early = names("[mlp]", true);
+  EXPECT_THAT(early,
+              testing::IsSupersetOf({"router.recompute", "ep.dispatch.recompute",
+                                     "experts.fc2.recompute", "ep.combine.recompute",
+                                     "shared_fc1.recompute", "shared_activation.recompute"}));
+  EXPECT_THAT(early, testing::Not(testing::Contains("shared_fc2.recompute")));
+  EXPECT_THAT(names("[mlp]", false),
+              testing::IsSupersetOf({"shared_fc2.recompute", "shared.add.recompute"}));
+}
+
 TEST(Recompute, ProgramsVerifyUnderEveryKindOfBackward) {
   for (const char* recompute : {"{method: block, layers: 1}", "{method: uniform, layers: 2}",
                                 "[norm, mlp]", "[core_attention, activation]"}) {

@@ -154,6 +154,13 @@ TEST(Job, WhatCannotBeExecutedIsRefusedByKeyAndValue) {
             "training.precision: fp16 cannot be executed by this version, only fp32, bf16");
   EXPECT_EQ(refusal([](planner::Plan& plan) { plan.stack.flash_attention = true; }),
             "stack.flash_attention: true cannot be executed by this version, only false");
+  EXPECT_EQ(refusal([](planner::Plan& plan) {
+              plan.model.biases = false;
+              plan.model.experts = {.count = 4, .per_token = 2, .ffn = 64};
+              plan.training.optimizer = program::Optimizer::Lamb;
+            }),
+            "training.optimizer: lamb cannot be executed by this version, only adam, adamw with "
+            "experts");
 }
 
 }  // namespace

@@ -29,6 +29,8 @@ Plan mixture_job(Draw& draw) {
   model.experts.every = draw.of({1, 1, 2});
   model.experts.first_dense_layers = draw.of({0, 1, 3});
   if (draw.coin()) plan.training.expert_load = {{0.3, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1}};
+  if (draw.coin()) plan.training.optimizer = program::Optimizer::Lamb;
+  plan.stack.early_stop_recompute = draw.coin();
   if (draw.coin()) return plan;
   model.positions = models::Positions::Rotary;
   model.kv_heads = model.heads;
@@ -55,10 +57,12 @@ bool is_legal(const Plan& plan) {
       .empty();
 }
 
-constexpr int kPlans = 80;
+constexpr int kPlans = 120;
 
 TEST(StepBound, HoldsForExpertsAndKindsOfContextParallelism) {
   int legal = 0;
+  int in_groups = 0;
+  int in_pieces = 0;
   std::map<ContextParallel, int> kinds;
   for (std::uint64_t seed = 20'000; legal < kPlans; ++seed) {
     Draw draw(seed);
@@ -68,6 +72,8 @@ TEST(StepBound, HoldsForExpertsAndKindsOfContextParallelism) {
     if (!is_legal(plan)) continue;
     ++legal;
     if (plan.layout.cp > 1) ++kinds[plan.layout.cp_kind];
+    in_groups += plan.layout.has_copies_of_shards() ? 1 : 0;
+    in_pieces += plan.layout.recompute.is_plain() ? 0 : 1;
     const topologies::Cluster cluster(plan.cluster);
     const auto cost = search_cost(plan, cluster);
     plan.message_cost = planner::message_cost(plan, *cost);
@@ -80,6 +86,8 @@ TEST(StepBound, HoldsForExpertsAndKindsOfContextParallelism) {
     ASSERT_LE(fine, step) << what << ", by " << fine - step << " s";
   }
   EXPECT_EQ(kinds.size(), 3u);
+  EXPECT_GE(in_groups, 10);
+  EXPECT_GE(in_pieces, 20);
 }
 
 planner::SearchProblem random_problem(Draw& draw) {
@@ -98,7 +106,15 @@ planner::SearchProblem random_problem(Draw& draw) {
   space.microbatch_size = {1};
   space.sequence_parallel = {1, 0};
   space.zero_stage = {draw.of({0, 1, 3})};
-  space.recompute = {models::Recompute::None};
+  planner::Recomputation some(models::Recompute::Full);
+  some.layers = 2;
+  if (draw.coin()) some.method = planner::CheckpointMethod::Block;
+  if (draw.coin()) {
+    some = models::Recompute::Selective;
+    some.modules = {.core_attention = false, .norm = true, .activation = true};
+  }
+  space.recompute = {models::Recompute::None, some};
+  space.shard_size = {0, 2};
   space.overlap_tp = {0};
   space.overlap_pp = {1};
   space.overlap_dp = {draw.between(0, 1)};
@@ -117,6 +133,15 @@ double best_of_all(const planner::SearchProblem& problem, const program::CostMod
     plan.message_cost = planner::message_cost(plan, cost);
     best = std::min(best, to_seconds(cost.step(planner::lower(plan), plan.placement)));
   };
+  const auto consider_states = [&](Layout layout) {
+    for (const planner::Recomputation& recompute : space.recompute) {
+      layout.recompute = recompute;
+      for (const int size : space.shard_size) {
+        layout.shard_size = size;
+        consider(layout);
+      }
+    }
+  };
   Layout layout;
   layout.pp = space.pp.front();
   layout.zero_stage = space.zero_stage.front();
@@ -132,7 +157,7 @@ double best_of_all(const planner::SearchProblem& problem, const program::CostMod
           layout.ep = ep;
           for (const int etp : space.etp) {
             layout.etp = etp;
-            consider(layout);
+            consider_states(layout);
           }
         }
       }

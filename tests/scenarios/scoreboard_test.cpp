@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -38,6 +39,29 @@ TEST(Scoreboard, RowsUsedToRefitCountInNoFigure) {
   EXPECT_NEAR(board.mean_abs_error(), 0.1, 1e-12);
   EXPECT_NEAR(board.worst(), 0.1, 1e-12);
   EXPECT_THAT(to_text(board), HasSubstr("anchor"));
+}
+
+// 3 of 4 rows are skipped, for two reasons: they do not bury the table.
+TEST(Scoreboard, SkippedRowsAreCountedByReasonOrListed) {
+  Scoreboard board;
+  board.rows = {row(1, 1.1)};
+  board.skipped = {{"a", "has no iter_s"}, {"b", "lacks sizes"}, {"c", "lacks sizes"}};
+  EXPECT_THAT(to_text(board), ::testing::EndsWith("skipped 3 of 4 rows (--skipped lists them):\n"
+                                                  "     2  lacks sizes\n"
+                                                  "     1  has no iter_s\n"));
+  EXPECT_THAT(to_text(board, SkippedRows::Listed),
+              ::testing::EndsWith("skipped 3 of 4 rows:\n  a: has no iter_s\n  b: lacks sizes\n"
+                                  "  c: lacks sizes\n"));
+  EXPECT_EQ(to_document(board)["skipped"].size(), 3u);
+}
+
+TEST(Scoreboard, TheLogsCellsHoldWhateverTheirNamesAre) {
+  Scoreboard board;
+  board.rows = {row(1, 1.1)};
+  const std::string line = log_line(board, "2026-11-30", "a|b\nc", "set|1");
+  EXPECT_THAT(line, ::testing::StartsWith("| 2026-11-30 | a\\|b c | "));
+  EXPECT_THAT(line, HasSubstr(" | set\\|1 | 1 | "));
+  EXPECT_EQ(std::ranges::count(line, '\n'), 1);
 }
 
 TEST(Scoreboard, OrderCountsPairsThatDifferByOverATenth) {

@@ -3,13 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "foresail/base/document.h"
 #include "foresail/base/error.h"
 #include "foresail/planner/memory_bound.h"
+#include "foresail/scenarios/rows.h"
 #include "foresail/scenarios/scenario.h"
 #include "foresail/scenarios/search.h"
 
@@ -20,6 +23,7 @@ using planner::Candidate;
 using planner::Objective;
 using planner::Scope;
 using planner::SearchOutcome;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A folder of this test alone: tests run beside each other.
@@ -71,6 +75,59 @@ TEST(SearchMemory, AtMostHoldsTheUpperBoundToo) {
   EXPECT_EQ(request_of("{memory: at_most}").problem.memory, planner::MemoryRule::AtMost);
 }
 
+// All of these were run. The point estimate forbids ten that do not say what they recomputed; the
+// upper bound would forbid half, so it is not what a search takes by default.
+TEST(SearchMemory, TheDefaultForbidsNoPublishedLayoutThatSaysAll) {
+  const auto stacks = load_stacks();
+  int rows = 0, above = 0, above_at_most = 0;
+  const auto published = std::filesystem::path(FORESAIL_SOURCE_DIR) / "tests/data/published";
+  for (const Row& row : read_rows(published / "fit.yaml").rows) {
+    if (!row.microbatch) continue;  // else that is chosen so that it fits
+    const RowPlanResult result = plan_row(row, stacks);
+    if (!result.made) continue;
+    ++rows;
+    const planner::Plan& plan = result.made->plan;
+    if (!planner::check(plan).out_of_memory.empty()) {
+      ++above;
+      EXPECT_THAT(row.id, HasSubstr("llama3-70b"));
+      EXPECT_FALSE(row.recompute.has_value());
+    }
+    const bool fits = planner::describe_upper_excess(plan, planner::lower(plan)).empty();
+    above_at_most += fits ? 0 : 1;
+  }
+  EXPECT_GE(rows, 150);
+  EXPECT_LE(above, 10);
+  EXPECT_GT(above_at_most, rows / 3);
+}
+
+// By default a plan is found that may need more at most than there is, but not without a word.
+TEST(SearchMemory, APlanThatMayRunOutSaysSoAndNamesASafeOne) {
+  SearchRequest request = request_of("{" + std::string(kSpace) + "}");
+  EXPECT_EQ(request.problem.memory, planner::MemoryRule::Expected);
+  const SearchAnswer roomy = run_search(request, {});
+  EXPECT_FALSE(roomy.may_run_out);
+  EXPECT_EQ(to_text(request, roomy, 1).find("may run out"), std::string::npos);
+  request.problem.base.cluster.device.memory = outcome_of(request, {}).simulated.front().peak;
+  SearchRunOptions options;
+  options.search.simulated_min = 1000;  // all of them
+  const SearchAnswer tight = run_search(request, options);
+  EXPECT_TRUE(tight.may_run_out);
+  ASSERT_TRUE(tight.safe.has_value());
+  EXPECT_TRUE(fits_at_most(request, *tight.safe));
+  EXPECT_THAT(to_text(request, tight, 1),
+              AllOf(HasSubstr("the chosen plan may run out of memory: it needs "),
+                    HasSubstr("fastest simulated that fits at most"), HasSubstr("at_most")));
+  const Document document = to_document(request, tight);
+  EXPECT_EQ(document["memory"], "expected");
+  EXPECT_EQ(document["may_run_out_of_memory"], true);
+  EXPECT_GT(document["finalists"][0]["memory_at_most_bytes"],
+            document["finalists"][0]["peak_memory_bytes"]);
+  request.problem.memory = planner::MemoryRule::AtMost;
+  const SearchAnswer safe = run_search(request, options);
+  EXPECT_FALSE(safe.may_run_out);
+  EXPECT_EQ(safe.outcome.simulated.front().step_s, tight.safe->step_s);
+}
+
 // 64 GPUs of 400 W for t seconds: 64 * 0.4 t / 3600 kWh. 64 * 2048 tokens a step: 1.31072e11 tokens
 // are a million steps.
 TEST(SearchObjectives, EnergyAndDaysFollowTheirDefinitions) {
@@ -110,6 +167,85 @@ std::string text_of(const SearchRequest& request, SearchAnswer answer) {
   answer.outcome.bound_cpu_s = 0;  // measured
   answer.outcome.recalled = 0;
   return to_document(request, answer).dump();
+}
+
+/// Says so from its `left`-th question on.
+std::function<bool()> stop_after(int left) {
+  return [left]() mutable { return left-- <= 0; };
+}
+
+// The budget ends inside a mesh, between its layouts: those listed are searched, the others count
+// with the model's GEMMs at the device's peak.
+TEST(SearchBudget, EndsInsideAMeshWithAGapThatHolds) {
+  const SearchRequest request = request_of("{tp: 8, pp: 2}");
+  const SearchOutcome whole = outcome_of(request, {});
+  ASSERT_TRUE(whole.is_proved);
+  const double best = whole.simulated.front().objective;
+  for (const int asked : {1, 30, 100, 300}) {
+    planner::SearchOptions options;
+    options.should_stop = stop_after(asked);
+    const SearchOutcome part = outcome_of(request, options);
+    SCOPED_TRACE(asked);
+    EXPECT_FALSE(part.is_proved);
+    EXPECT_GT(part.unseen, 0);
+    std::int64_t seen = part.equivalent + part.bounded + part.unseen;
+    for (const auto& [name, law] : part.law) seen += law.count;
+    EXPECT_LE(seen, part.enumerated);
+    EXPECT_EQ(part.enumerated, whole.enumerated);
+    if (part.simulated.empty()) continue;
+    // What was found, and what the gap allows, enclose the best.
+    EXPECT_GE(part.simulated.front().objective, best);
+    EXPECT_GT(part.left_objective, 0);
+    EXPECT_LE(part.left_objective, best);
+    EXPECT_LE(part.simulated.front().objective * (1 - part.gap()), best * (1 + 1e-12));
+    EXPECT_LT(part.gap(), 1);
+  }
+}
+
+// After that it ends between two plans of one batch.
+TEST(SearchBudget, EndsBetweenPlansWithAGapThatHolds) {
+  const SearchRequest request = request_of("{tp: [4, 8], recompute: none, zero_stage: [0, 1]}");
+  const SearchOutcome whole = outcome_of(request, {});
+  ASSERT_TRUE(whole.is_proved);
+  const double best = whole.simulated.front().objective;
+  for (std::size_t allowed = 1; allowed < std::min<std::size_t>(6, whole.simulated.size());
+       ++allowed) {
+    std::size_t started = 0;
+    planner::SearchOptions options;
+    options.recall = [&](const Candidate&) {
+      ++started;
+      return std::optional<Duration>{};
+    };
+    options.should_stop = [&] { return started >= allowed; };
+    const SearchOutcome part = outcome_of(request, options);
+    SCOPED_TRACE(allowed);
+    EXPECT_EQ(part.simulated.size(), allowed);
+    EXPECT_FALSE(part.is_proved);
+    EXPECT_EQ(part.unseen, 0);
+    EXPECT_GE(part.simulated.front().objective, best);
+    EXPECT_LE(part.simulated.front().objective * (1 - part.gap()), best * (1 + 1e-12));
+  }
+}
+
+// Stopped again and again inside enumeration and between plans, and resumed from the same file.
+TEST(SearchState, ManyInterruptionsComeToTheSameAnswer) {
+  const SearchRequest request = request_of("{tp: [4, 8], recompute: none, zero_stage: [0, 1]}");
+  const std::string whole = text_of(request, run_search(request, {}));
+  std::filesystem::remove(file("state.json"));
+  for (const int asked : {50, 400, 700, 900}) {
+    SearchState state(file("state.json"), request.problem);
+    SearchRunOptions options;
+    options.state = &state;
+    options.search.should_stop = stop_after(asked);
+    run_search(request, options);
+  }
+  SearchState state(file("state.json"), request.problem);
+  SearchRunOptions options;
+  options.state = &state;
+  const SearchAnswer rest = run_search(request, options);
+  EXPECT_TRUE(rest.outcome.is_proved);
+  EXPECT_GT(rest.outcome.recalled, 0);
+  EXPECT_EQ(text_of(request, rest), whole);
 }
 
 TEST(SearchState, AnInterruptedSearchComesToTheSameAnswer) {

@@ -39,6 +39,33 @@ std::filesystem::path rows_file(const std::string& records) {
   return path;
 }
 
+std::string refusal(const std::filesystem::path& path) {
+  try {
+    read_rows(path);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidInput);
+    return error.what();
+  }
+  return "read";
+}
+
+TEST(Rows, KeysAndColumnsThatStandTwiceAreRefused) {
+  EXPECT_THAT(refusal(rows_file("- {id: a}\nrecords: []\n")), HasSubstr("records: stands twice"));
+  EXPECT_THAT(refusal(rows_file("- {id: a, id: b}\n")), HasSubstr("id: stands twice"));
+  EXPECT_THAT(refusal(rows_file("- {id: a, train: {seq: 1, seq: 2}}\n")),
+              HasSubstr("rows.yaml:2: records[0].train.seq: stands twice"));
+  const auto csv = test::scratch_folder() / "rows.csv";
+  write_file(csv, "# GPUs,global batch,# GPUs\n1,2,3\n");
+  EXPECT_THAT(refusal(csv), HasSubstr("rows.csv:1: # GPUs: stands twice"));
+}
+
+// A file may have a name that a table cannot hold.
+TEST(Rows, ACsvFilesNameStandsInTables) {
+  const auto csv = test::scratch_folder() / "a|b.csv";
+  write_file(csv, read_file(kTree / "tests/scenarios/data/rows.csv"));
+  EXPECT_EQ(read_rows(csv).rows.at(0).source, "a_b");
+}
+
 TEST(Rows, SharedIdsAreTold) {
   const RowFile file = read_rows(rows_file("- {id: a}\n- {id: a}\n- {id: b, flavour: 3}\n"));
   ASSERT_EQ(file.skipped.size(), 3u);

@@ -40,6 +40,9 @@ struct MemoryBound {
 ///   that come and go, the worst that was measured on language models: Guo et al. 2024).
 MemoryBound memory_bound(const Plan& plan, const program::Program& program, int stage);
 
+/// The largest upper bound of all stages.
+Bytes upper_peak(const Plan& plan, const program::Program& program);
+
 /// "stage 0 may need 82.6 GiB of 80.0 GiB: 79.5 GiB and fragmentation 2.1 GiB, ..."; empty if the
 /// upper bounds of all stages fit, or the device's memory is not known.
 std::string describe_upper_excess(const Plan& plan, const program::Program& program);

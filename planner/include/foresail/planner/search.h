@@ -98,9 +98,9 @@ struct SearchOptions {
   /// Plans to simulate even where the proof needs fewer (PerSize: of each size), best bounds first.
   int simulated_min = 1;
   Scope scope = Scope::Global;
-  /// Asked between plans, by any thread: the search stops with the gap that is left, but not before
-  /// something has been simulated. May be empty. An outcome that a clock has cut depends on the
-  /// machine.
+  /// Asked before every layout and every plan, by any thread: the search stops with the gap that is
+  /// left. While layouts are listed it stops that at once; of those listed at least one is still
+  /// simulated. May be empty. An outcome that a clock has cut depends on the machine.
   std::function<bool()> should_stop;
   std::function<void(const SearchProgress&)> progress;  ///< may be empty; called by one thread
   /// The step time of a plan that an earlier search of the same base has simulated, so that it is
@@ -134,11 +134,14 @@ struct SearchOutcome {
   std::int64_t out_of_memory = 0;
   std::string memory_example;
   std::int64_t bounded = 0;   ///< legal, seemed to fit: priced by the bound
+  std::int64_t unseen = 0;    ///< that SearchOptions::should_stop left without law, memory or bound
   std::int64_t recalled = 0;  ///< of the simulated: by SearchOptions::recall
   double bound_cpu_s = 0;     ///< CPU time of enumeration and bounds, of all threads
   /// Nothing that is left can be better than the last of the top (PerSize: of its size).
   bool is_proved = false;
-  double left_objective = 0;  ///< lowest bound, as objective, of what was not simulated; 0: none
+  /// Lowest bound, as objective, of what was not simulated; 0: none, or unknown. For layouts unseen
+  /// it counts the model's GEMMs at the device's peak.
+  double left_objective = 0;
   /// Of the best plan: the part of its objective that a plan not simulated might save; 0 if proved.
   double gap() const;
 };

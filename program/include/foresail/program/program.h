@@ -44,8 +44,8 @@ enum class Payload {
   MirrorGradients,      ///< pp: gradients of one chunk and of its copy on the mirrored stage
   ExpertGradients,      ///< edp: gradients of the experts of one chunk
   ExpertParameters,     ///< edp: parameters of the experts of one chunk
-  /// dp: a shard of the gradients of one chunk (of the tied matrix: chunk -1), over the groups that
-  /// each shard the states
+  /// dp: a shard of the gradients of one chunk (of the tied matrix: chunk -1), or of its experts (a
+  /// communicator of theirs), over the groups that each shard the states
   ShardGradients,
   UpdateNorms  ///< two fp32 sums for each matrix of the stage: squared norms of it and its update
 };
@@ -69,7 +69,7 @@ std::vector<RankId> part_of(const Cut& cut, std::vector<RankId> members, RankId 
 /// A communicator is declared once; ranks create their groups in the order of declaration.
 struct Communicator {
   /// "tp", "dp" ("shard" and "replica"), "pp", "embedding", "norms", "world"; "ep", "etp",
-  /// "etp_ep", "edp"
+  /// "etp_ep", "edp" ("expert_shard" and "expert_replica"), "expert_norms"
   std::string name;
   AxisSet axes;  ///< members differ in these coordinates only
   /// Restricts the pp coordinate of the members (the embedding group: first and last). Empty: all.

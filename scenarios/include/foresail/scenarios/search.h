@@ -46,6 +46,7 @@ std::unique_ptr<program::CostModel> search_cost(const planner::Plan& base,
 struct Finalist {
   planner::Candidate candidate;
   planner::Plan plan;
+  Bytes upper;          ///< memory that its fullest stage needs at most
   double step_s = 0;    ///< 0: the job fails
   std::string failure;  ///< why
 };
@@ -83,6 +84,10 @@ struct SearchAnswer {
   planner::SearchOutcome outcome;
   std::vector<Finalist> finalists;  ///< in the order of the search
   std::size_t best = 0;             ///< of finalists: the one to write
+  /// Whether the best may run out of memory: it fits by the point estimate alone.
+  bool may_run_out = false;
+  /// Then the best of what was simulated that fits at most, if any does.
+  std::optional<planner::Candidate> safe;
   std::vector<Explanation> explanations;
 };
 

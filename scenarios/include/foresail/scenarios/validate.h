@@ -86,8 +86,10 @@ Scoreboard validate(const RowFile& file, const ValidateOptions& options);
 
 /// The keys of docs/reference/validate.md.
 Document to_document(const Scoreboard& scoreboard);
+/// Rows that were skipped: how many for which reason, or one by one.
+enum class SkippedRows { Counted, Listed };
 /// Tables for people: per row, per source and device, overall.
-std::string to_text(const Scoreboard& scoreboard);
+std::string to_text(const Scoreboard& scoreboard, SkippedRows skipped = SkippedRows::Counted);
 /// The same as a page (Markdown), without what was skipped.
 std::string to_markdown(const Scoreboard& scoreboard);
 
