@@ -69,6 +69,8 @@ TEST(StepBound, HoldsForExpertsAndKindsOfContextParallelism) {
     Plan plan = mixture_job(draw);
     plan.layout = random_layout(draw, plan);
     draw_experts(draw, plan, plan.layout);
+    const bool needs_adam = plan.layout.optimizer_offload > 0;  // law optimizer_offload_needs_adam
+    if (needs_adam) plan.training.optimizer = program::Optimizer::Adam;
     if (!is_legal(plan)) continue;
     ++legal;
     if (plan.layout.cp > 1) ++kinds[plan.layout.cp_kind];

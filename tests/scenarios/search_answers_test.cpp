@@ -205,13 +205,15 @@ TEST(SearchBudget, EndsInsideAMeshWithAGapThatHolds) {
 // After that it ends between two plans of one batch.
 TEST(SearchBudget, EndsBetweenPlansWithAGapThatHolds) {
   const SearchRequest request = request_of("{tp: [4, 8], recompute: none, zero_stage: [0, 1]}");
-  const SearchOutcome whole = outcome_of(request, {});
+  planner::SearchOptions eight;
+  eight.simulated_min = 8;
+  const SearchOutcome whole = outcome_of(request, eight);
   ASSERT_TRUE(whole.is_proved);
+  ASSERT_GE(whole.simulated.size(), 8u);
   const double best = whole.simulated.front().objective;
-  for (std::size_t allowed = 1; allowed < std::min<std::size_t>(6, whole.simulated.size());
-       ++allowed) {
+  for (std::size_t allowed = 1; allowed < 8; ++allowed) {
     std::size_t started = 0;
-    planner::SearchOptions options;
+    planner::SearchOptions options = eight;
     options.recall = [&](const Candidate&) {
       ++started;
       return std::optional<Duration>{};
