@@ -65,6 +65,23 @@ TEST(ExpertStep, FoldedEqualsUnfolded) {
   }
 }
 
+// Four copies of each expert: in two groups two ranks share one, in four groups each keeps its own.
+TEST(ExpertStep, FoldedEqualsUnfoldedInGroupsThatShard) {
+  for (Plan plan : {mixture_plan(4), spread_plan(4)}) {
+    plan.training.optimizer = program::Optimizer::Lamb;
+    for (const int shard_size : {8, 16}) {
+      for (const int zero : {1, 3}) {
+        plan.layout.shard_size = shard_size;
+        plan.layout.zero_stage = zero;
+        SimulatorOptions options = spray();
+        const double folded = seconds(plan, options);
+        options.fold = Fold::Off;
+        EXPECT_EQ(folded, seconds(plan, options)) << shard_size << " " << zero;
+      }
+    }
+  }
+}
+
 // Every rank sends 7/8 of its rows over its own NVLink port.
 TEST(ExpertStep, AnExchangeWithinANodeTakesItsBytesOverNvlink) {
   const Plan plan = mixture_plan(2);
