@@ -279,7 +279,8 @@ std::vector<Mesh> meshes(const SearchProblem& problem, const SearchSpace& space,
 
 Layout plain_form(const Layout& layout, const models::Stack& stack) {
   Layout plain = layout;
-  const bool has_replicas = layout.dp * layout.cp > 1;
+  // Copies of experts may lie within tp.
+  const bool has_replicas = layout.dp * layout.cp > 1 || layout.expert_dp() > 1;
   if (layout.tp == 1) plain.overlap.tp = false;
   if (layout.etp == layout.tp) plain.etp = 0;
   if (layout.pp == 1) {

@@ -168,6 +168,30 @@ double best_of_all(const planner::SearchProblem& problem, const program::CostMod
   return best;
 }
 
+// One replica of all else on 8 ranks of tp, but four copies of each expert: ZeRO matters.
+TEST(ExpertSearch, CopiesOfExpertsWithinTpAreShardedToo) {
+  Draw draw(30'000);
+  planner::SearchProblem problem = random_problem(draw);
+  planner::SearchSpace& space = problem.space;
+  space.gpus = {8};
+  space.tp = {8};
+  space.pp = space.cp = {1};
+  space.ep = {2};
+  space.etp = {1};
+  space.sequence_parallel = {1};
+  space.zero_stage = {0, 1};
+  space.shard_size = {0};
+  space.recompute = {models::Recompute::None};
+  space.overlap_dp = {0};
+  const topologies::Cluster cluster(problem.base.cluster);
+  planner::SearchOptions options;
+  options.simulated_min = 2;
+  const auto outcome = planner::search(problem, options, *search_cost(problem.base, cluster));
+  EXPECT_EQ(outcome.equivalent, 0);
+  ASSERT_EQ(outcome.simulated.size(), 2u);
+  EXPECT_NE(outcome.simulated[0].peak, outcome.simulated[1].peak);
+}
+
 TEST(ExpertSearch, EqualsTryingEverything) {
   int feasible = 0;
   for (std::uint64_t seed = 0; seed < 8; ++seed) {
