@@ -102,7 +102,9 @@ TEST(SearchMemory, TheDefaultForbidsNoPublishedLayoutThatSaysAll) {
 
 // By default a plan is found that may need more at most than there is, but not without a word.
 TEST(SearchMemory, APlanThatMayRunOutSaysSoAndNamesASafeOne) {
-  SearchRequest request = request_of("{" + std::string(kSpace) + "}");
+  SearchRequest request = request_of(
+      "{tp: [4, 8], zero_stage: 1, recompute: none, microbatch_size: 1, schedule: 1f1b, "
+      "sequence_parallel: true, overlap: {tp: true, pp: true, dp: true}}");
   EXPECT_EQ(request.problem.memory, planner::MemoryRule::Expected);
   const SearchAnswer roomy = run_search(request, {});
   EXPECT_FALSE(roomy.may_run_out);
