@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "foresail/base/error.h"
@@ -175,9 +176,22 @@ void read_record(const Yaml& record, std::map<std::string, int>& ids, RowFile& f
   }
 }
 
+/// A key that stands twice would hide one of its values.
+void demand_distinct_keys(const Yaml& node) {
+  if (node.is_sequence()) {
+    for (const Yaml& item : node.items()) demand_distinct_keys(item);
+  }
+  if (!node.is_map()) return;
+  std::set<std::string> seen;
+  for (const auto& [name, value] : node.entries()) {
+    if (!seen.insert(name).second) value.fail("stands twice");
+    demand_distinct_keys(value);
+  }
+}
+
 RowFile read_yaml(const std::filesystem::path& path) {
   const Yaml root = Yaml::load(path);
-  root.entries();  // refuses a key that stands twice
+  demand_distinct_keys(root);
   RowFile file;
   bool has_rows = false;
   std::map<std::string, int> ids;
