@@ -86,6 +86,14 @@ void softmax_forward(PassKernels& pass, const Model& model, const Stack& stack, 
                      std::int64_t scores) {
   const std::int64_t element = pass.share().element;
   const std::int64_t dropout = model.dropout ? scores * (2 * element + 1) : 0;
+  if (pass.share().is_softmax_wide) {
+    pass.elementwise("attention.widen" + core.suffix, scores * (element + kFp32));
+    pass.elementwise("attention.scale" + core.suffix, scores * 2 * kFp32);
+    pass.elementwise("attention.mask" + core.suffix, scores * 2 * kFp32);
+    pass.elementwise("softmax" + core.suffix, scores * 2 * kFp32);
+    pass.elementwise("attention.narrow" + core.suffix, scores * (element + kFp32) + dropout);
+    return;
+  }
   if (stack.fused_kernels) {
     pass.elementwise("softmax" + core.suffix, scores * 2 * element + dropout);
     return;
@@ -100,6 +108,15 @@ void softmax_backward(PassKernels& pass, const Model& model, const Stack& stack,
                       std::int64_t scores) {
   const std::int64_t element = pass.share().element;
   const std::int64_t dropout = model.dropout ? scores * (2 * element + 1) : 0;
+  if (pass.share().is_softmax_wide) {
+    pass.elementwise("attention.narrow.backward" + core.suffix,
+                     scores * (element + kFp32) + dropout);
+    pass.elementwise("softmax.backward" + core.suffix, scores * 3 * kFp32);
+    pass.elementwise("attention.mask.backward" + core.suffix, scores * 2 * kFp32);
+    pass.elementwise("attention.scale.backward" + core.suffix, scores * 2 * kFp32);
+    pass.elementwise("attention.widen.backward" + core.suffix, scores * (element + kFp32));
+    return;
+  }
   if (stack.fused_kernels) {
     pass.elementwise("softmax.backward" + core.suffix, scores * 3 * element + dropout);
     return;
