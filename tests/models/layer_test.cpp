@@ -140,12 +140,12 @@ TEST(LayerWork, AFusedSoftmaxThatDoesNotTakeSoManyPairsGoesThroughFp32) {
     return found;
   };
   EXPECT_THAT(steps(work.forward),
-              ElementsAre("attention.widen 6", "attention.scale 8", "attention.mask 8",
-                          "softmax 8", "attention.narrow 6"));
-  EXPECT_THAT(steps(work.backward),
-              ElementsAre("attention.narrow.backward 6", "softmax.backward 12",
-                          "attention.mask.backward 8", "attention.scale.backward 8",
-                          "attention.widen.backward 6"));
+              ElementsAre("attention.widen 6", "attention.scale 8", "attention.mask 8", "softmax 8",
+                          "attention.narrow 6"));
+  EXPECT_THAT(
+      steps(work.backward),
+      ElementsAre("attention.narrow.backward 6", "softmax.backward 12", "attention.mask.backward 8",
+                  "attention.scale.backward 8", "attention.widen.backward 6"));
   const auto kept = [&](const std::string& name) {
     const auto found = std::ranges::find(work.saved, name, &SavedTensor::name);
     return found == work.saved.end() ? 0 : found->bytes.count();
