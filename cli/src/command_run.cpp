@@ -126,21 +126,24 @@ int calibrate(const Options& options) {
   add_text(arguments, "--plan", options.plan);
   add_number(arguments, "--processes", options.processes);
   const int status = run_worker(arguments);
+  add_text(arguments, "--device", options.device);
   if (status != kOk) return status;
   const program::Profile profile = program::load_profile(options.output);
   const std::size_t kernels = profile.kernels.size();
   const std::size_t transfers = profile.transfers.size();
-  answer(options.common,
-         {{"profile", options.output},
-          {"host", profile.host},
-          {"blas", profile.blas},
-          {"cores", profile.cores},
-          {"processes", profile.processes},
-          {"kernels", kernels},
-          {"transfers", transfers}},
-         fmt::format("{}: {} kernels and {} transfers by {} processes on {} cores of {}\n",
-                     options.output, kernels, transfers, profile.processes, profile.cores,
-                     profile.host));
+  Document document{{"profile", options.output},      {"host", profile.host},
+                    {"blas", profile.blas},           {"cores", profile.cores},
+                    {"processes", profile.processes}, {"kernels", kernels},
+                    {"transfers", transfers}};
+  std::string where = fmt::format("{} cores of {}", profile.cores, profile.host);
+  if (!profile.device.empty()) {
+    document["device"] = profile.device;
+    where = profile.device;
+    if (profile.processes == 1) where += " (alone: nothing to transfer to)";
+  }
+  answer(options.common, document,
+         fmt::format("{}: {} kernels and {} transfers by {} processes on {}\n", options.output,
+                     kernels, transfers, profile.processes, where));
   return kOk;
 }
 
@@ -232,5 +235,7 @@ Command add_calibrate(CLI::App& root) {
   options->common.add_outputs_to(*app);
   return {app, [options] { return calibrate(*options); }};
 }
+  app->add_option("--device", options->device, "cpu (default), or cuda: this host's GPUs")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
 
 }  // namespace foresail::cli

@@ -49,6 +49,7 @@ void add_calibrate_options(CLI::App& command, Arguments& arguments) {
   command.add_option("--plan", arguments.calibrate.plan, "whose kernels and transfers to measure");
 }
 
+  command.add_option("--device", arguments.calibrate.device, "cpu or cuda");
 /// The ranks' command line: that of the launch, without what concerns the launch.
 int launch_run(const Arguments& arguments) {
   demand_devices(arguments.run.device, arguments.ranks,
@@ -80,11 +81,14 @@ int launch_run(const Arguments& arguments) {
 
 int launch_calibrate(const Arguments& arguments) {
   const CalibrateRunOptions& calibrate = arguments.calibrate;
-  const int processes = arguments.ranks > 0 ? arguments.ranks : default_processes(calibrate.plan);
+  demand_devices(calibrate.device, 1, "a calibration");
+  const int processes = arguments.ranks > 0 ? arguments.ranks : default_processes(calibrate);
+  demand_devices(calibrate.device, processes, fmt::format("{} processes", processes));
   if (!calibrate.plan.empty()) load_executable_plan(calibrate.plan, processes);
   LaunchOptions options;
   options.ranks = processes;
-  options.arguments = {"calibrate-rank", "-o", calibrate.output.string()};
+  options.arguments = {"calibrate-rank", "-o", calibrate.output.string(), "--device",
+                       calibrate.device};
   if (!calibrate.plan.empty()) {
     options.arguments.insert(options.arguments.end(), {"--plan", calibrate.plan.string()});
   }

@@ -132,21 +132,11 @@ struct Prepared {
   std::unique_ptr<runtime::CudaDevice> device;  ///< null: on the CPU
 };
 
-/// Ranks on CUDA devices meet over NCCL, others over Gloo.
-std::unique_ptr<runtime::Endpoint> make_endpoint(const RunOptions& options,
-                                                 const Rendezvous& rendezvous,
-                                                 runtime::CudaDevice* device) {
-  if (device != nullptr) {
-    const RankEnvironment& environment = rendezvous.environment();
-    runtime::NcclEndpoint::Options place;
-    place.rank = environment.rank;
-    place.world_size = environment.world_size;
-    place.streams = device;
-    return std::make_unique<runtime::NcclEndpoint>(place);
-  }
+/// How ranks on CPUs reach each other.
+runtime::GlooEndpoint::Options gloo_of(const RunOptions& options, const Rendezvous& rendezvous) {
   runtime::GlooEndpoint::Options place = endpoint_options(rendezvous.store_host());
   place.connect_timeout = wait_limit(options);
-  return std::make_unique<runtime::GlooEndpoint>(place);
+  return place;
 }
 
 /// A loss that is no number cannot become one again.
@@ -201,7 +191,8 @@ void run_together(const Prepared& prepared, Rendezvous& rendezvous, StartClock c
       {.job = &job, .path = data_path(options, job), .host = host_name(), .steps = prepared.steps},
       environment, store);
   clock.end("data", rendezvous.take_use());
-  const auto endpoint = make_endpoint(options, rendezvous, prepared.device.get());
+  const auto endpoint =
+      make_endpoint(environment, prepared.device.get(), gloo_of(options, rendezvous));
   runtime::RankMeasurement measurement;
   measurement.rank = RankId{static_cast<std::uint32_t>(environment.rank)};
   measurement.host = host_name();
