@@ -41,21 +41,24 @@ void add_run_options(CLI::App& command, Arguments& arguments) {
                      "where ranks meet: tcp, tcp://HOST:PORT or redis://HOST[:PORT][/JOB]");
   command.add_option("--timeout", arguments.run.timeout,
                      "after which a silent rank is looked for (20 s)");
+  command.add_option("--step-timeout", arguments.run.step_timeout,
+                     "how long a step may stand still (10 of the slowest so far, at least 1 min)");
   command.add_flag("--quiet", arguments.run.is_quiet, "no line per step");
 }
 
 void add_calibrate_options(CLI::App& command, Arguments& arguments) {
   command.add_option("-o,--output", arguments.calibrate.output, "the Profile")->required();
   command.add_option("--plan", arguments.calibrate.plan, "whose kernels and transfers to measure");
+  command.add_option("--device", arguments.calibrate.device, "cpu or cuda");
 }
 
-  command.add_option("--device", arguments.calibrate.device, "cpu or cuda");
 /// The ranks' command line: that of the launch, without what concerns the launch.
 int launch_run(const Arguments& arguments) {
   demand_devices(arguments.run.device, arguments.ranks,
                  fmt::format("--launch {}", arguments.ranks));
   load_executable_plan(arguments.run.plan, arguments.ranks);
   wait_limit(arguments.run);
+  step_limit(arguments.run);
   LaunchOptions options;
   options.ranks = arguments.ranks;
   options.arguments = {
@@ -70,6 +73,7 @@ int launch_run(const Arguments& arguments) {
   if (!arguments.run.metrics.empty()) add("--metrics", arguments.run.metrics);
   if (!arguments.run.store.empty()) add("--store", arguments.run.store);
   add("--timeout", arguments.run.timeout);
+  if (!arguments.run.step_timeout.empty()) add("--step-timeout", arguments.run.step_timeout);
   if (!arguments.run.save_weights.empty()) {
     add("--save-weights", arguments.run.save_weights);
     options.half_written.push_back(unfinished_weights(arguments.run.save_weights));
