@@ -16,7 +16,7 @@ Stack read_stack(const Yaml& node) {
   Stack stack;
   node.allow_only({"flash_attention", "fused_kernels", "fused_cross_entropy",
                    "async_tensor_parallel", "scatter_gather", "scatter_gather_gradients",
-                   "early_stop_recompute", "host_per_kernel"});
+                   "early_stop_recompute", "fused_softmax_multiple", "host_per_kernel"});
   stack.flash_attention = flag(node, "flash_attention", stack.flash_attention);
   stack.fused_kernels = flag(node, "fused_kernels", stack.fused_kernels);
   stack.fused_cross_entropy = flag(node, "fused_cross_entropy", stack.fused_cross_entropy);
@@ -25,6 +25,9 @@ Stack read_stack(const Yaml& node) {
   stack.scatter_gather_gradients =
       flag(node, "scatter_gather_gradients", stack.scatter_gather_gradients);
   stack.early_stop_recompute = flag(node, "early_stop_recompute", stack.early_stop_recompute);
+  if (const auto multiple = node.find("fused_softmax_multiple")) {
+    stack.fused_softmax_multiple = static_cast<int>(multiple->as_integer(1, 1024));
+  }
   if (const auto cost = node.find("host_per_kernel")) {
     stack.host_per_kernel = cost->as_duration();
     if (stack.host_per_kernel > std::chrono::seconds(1)) cost->fail("must not exceed 1 s");
@@ -40,6 +43,7 @@ Document to_document(const Stack& stack) {
           {"scatter_gather", stack.scatter_gather},
           {"scatter_gather_gradients", stack.scatter_gather_gradients},
           {"early_stop_recompute", stack.early_stop_recompute},
+          {"fused_softmax_multiple", stack.fused_softmax_multiple},
           {"host_per_kernel", fmt::format("{} ps", stack.host_per_kernel.count())}};
 }
 

@@ -14,6 +14,10 @@ struct Stack {
   bool flash_attention = true;
   /// bias + GeLU, bias + dropout + add, and scale + mask + softmax as single kernels.
   bool fused_kernels = true;
+  /// The fused softmax takes only multiples of so many (sample, head) pairs; others are cast to
+  /// fp32, scaled, masked, normalised and cast back one by one (Megatron-LM: 4, see
+  /// is_kernel_available of megatron/model/fused_softmax.py). Without flash attention; at least 1.
+  int fused_softmax_multiple = 1;
   /// The loss reads and writes the logits in three passes (14 bytes per 16-bit logit forward, 10
   /// backward), not one by one as Megatron-LM's operators do (38 and 14: cast, maximum, subtract,
   /// exponential, sum, divide; scale, cast).
