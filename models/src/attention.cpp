@@ -82,25 +82,20 @@ std::int64_t kv_bytes(const Share& share, std::int64_t keys) {
   return share.samples * keys * (share.key_width + share.value_width) * share.element;
 }
 
-bool fuses_softmax(const Share& share, const Stack& stack, const Core& core) {
-  return stack.fused_kernels &&
-         share.samples * share.heads / core.parts % stack.fused_softmax_multiple == 0;
-}
-
 void softmax_forward(PassKernels& pass, const Model& model, const Stack& stack, const Core& core,
                      std::int64_t scores) {
   const std::int64_t element = pass.share().element;
   const std::int64_t dropout = model.dropout ? scores * (2 * element + 1) : 0;
-  if (fuses_softmax(pass.share(), stack, core)) {
-    pass.elementwise("softmax" + core.suffix, scores * 2 * element + dropout);
-    return;
-  }
-  if (stack.fused_kernels) {
+  if (pass.share().is_softmax_wide) {
     pass.elementwise("attention.widen" + core.suffix, scores * (element + kFp32));
     pass.elementwise("attention.scale" + core.suffix, scores * 2 * kFp32);
     pass.elementwise("attention.mask" + core.suffix, scores * 2 * kFp32);
     pass.elementwise("softmax" + core.suffix, scores * 2 * kFp32);
     pass.elementwise("attention.narrow" + core.suffix, scores * (element + kFp32) + dropout);
+    return;
+  }
+  if (stack.fused_kernels) {
+    pass.elementwise("softmax" + core.suffix, scores * 2 * element + dropout);
     return;
   }
   pass.elementwise("attention.scale" + core.suffix, scores * 2 * element);
@@ -113,17 +108,17 @@ void softmax_backward(PassKernels& pass, const Model& model, const Stack& stack,
                       std::int64_t scores) {
   const std::int64_t element = pass.share().element;
   const std::int64_t dropout = model.dropout ? scores * (2 * element + 1) : 0;
-  if (fuses_softmax(pass.share(), stack, core)) {
-    pass.elementwise("softmax.backward" + core.suffix, scores * 3 * element + dropout);
-    return;
-  }
-  if (stack.fused_kernels) {
+  if (pass.share().is_softmax_wide) {
     pass.elementwise("attention.narrow.backward" + core.suffix,
                      scores * (element + kFp32) + dropout);
     pass.elementwise("softmax.backward" + core.suffix, scores * 3 * kFp32);
     pass.elementwise("attention.mask.backward" + core.suffix, scores * 2 * kFp32);
     pass.elementwise("attention.scale.backward" + core.suffix, scores * 2 * kFp32);
     pass.elementwise("attention.widen.backward" + core.suffix, scores * (element + kFp32));
+    return;
+  }
+  if (stack.fused_kernels) {
+    pass.elementwise("softmax.backward" + core.suffix, scores * 3 * element + dropout);
     return;
   }
   if (model.dropout) pass.elementwise("attention.dropout.backward" + core.suffix, dropout);

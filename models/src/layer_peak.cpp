@@ -23,8 +23,9 @@ struct Sizes {
   std::int64_t query = 0, key = 0, value = 0, context = 0, qkv = 0, fc1 = 0, ffn = 0;
   /// Inputs of linear layers as they are kept (fp8: one byte per element).
   std::int64_t kept_shard = 0, kept_context = 0, kept_ffn = 0;
-  std::int64_t scores = 0;  ///< of unfused attention, else 0
-  std::int64_t mask = 0;    ///< one byte per score of attention dropout
+  std::int64_t scores = 0;       ///< of unfused attention, else 0
+  std::int64_t wide_scores = 0;  ///< in fp32, if the softmax needs them so
+  std::int64_t mask = 0;         ///< one byte per score of attention dropout
   /// Keys and values repeated for unfused attention, of all ranks that are gathered.
   std::int64_t repeated_keys = 0, repeated_values = 0;
   std::int64_t key_gradient = 0, value_gradient = 0;  ///< of the same, by head
@@ -71,6 +72,7 @@ Sizes sizes_of(const Model& model, const Split& split, const Share& share) {
   sizes.kept_ffn = share.tokens * share.ffn * share.linear_element;
   if (split.stack.flash_attention) return sizes;
   sizes.scores = share.scores() * e;
+  if (share.is_softmax_wide) sizes.wide_scores = share.scores() * kFp32;
   if (model.dropout) sizes.mask = share.scores();
   const bool gathers_keys =
       share.is_context_parallel && share.cp_kind == ContextParallel::AllGather;
@@ -106,8 +108,8 @@ class LayerWalk {
     project_forward();
     attention_forward();
     if (graph == Graph::Dropped) {
-      live_.drop({"query", "key", "value", "softmax.output", "attention.dropout_mask",
-                  "attention.dropout_output"});
+      live_.drop({"query", "key", "value", "softmax.output", "softmax.wide_output",
+                  "attention.dropout_mask", "attention.dropout_output"});
     }
     linear_.row_forward("proj", is_parallel_ ? 0 : share_.context_width);
     if (!is_parallel_) {
@@ -241,12 +243,7 @@ class LayerWalk {
     live_.make("repeated_keys", size_.repeated_keys);
     live_.make("attention.scores", size_.scores);
     live_.drop({"repeated_keys"});
-    live_.make("softmax.output", size_.scores);
-    live_.drop({"attention.scores"});
-    if (size_.mask > 0) {
-      live_.make("attention.dropout_mask", size_.mask);
-      live_.make("attention.dropout_output", size_.scores);
-    }
+    softmax_forward();
     live_.make("repeated_values", size_.repeated_values);
     live_.make("block_outputs", exchange_.blocks);
     if (!is_flash_ || exchange_.trades_heads) live_.make("context.by_head", size_.context);
@@ -255,13 +252,23 @@ class LayerWalk {
     live_.drop({"context.by_head", "qkv.output", "exchanged_keys", "block_outputs"});
   }
 
-  void recompute_scores() {
-    live_.make("attention.scores", size_.scores);
+  // Cast and scaled in new tensors, masked in place, and the result cast back.
+  void softmax_forward() {
+    live_.make("wide_scores", size_.wide_scores);
+    live_.make("scaled_scores", size_.wide_scores);
+    live_.drop({"wide_scores"});
+    live_.make("softmax.wide_output", size_.wide_scores);
+    live_.drop({"scaled_scores"});
     live_.make("softmax.output", size_.scores);
     live_.drop({"attention.scores"});
     if (size_.mask == 0) return;
     live_.make("attention.dropout_mask", size_.mask);
     live_.make("attention.dropout_output", size_.scores);
+  }
+
+  void recompute_scores() {
+    live_.make("attention.scores", size_.scores);
+    softmax_forward();
   }
 
   void attention_backward() {
@@ -274,9 +281,10 @@ class LayerWalk {
     } else {
       unfused_backward();
     }
-    live_.drop({"query", "key", "value", "softmax.output", "attention.dropout_mask",
-                "attention.dropout_output", "proj.input.gradient", "exchanged_keys",
-                "exchanged_keys.gradient", "context.gradient", "traded_gradients"});
+    live_.drop({"query", "key", "value", "softmax.output", "softmax.wide_output",
+                "attention.dropout_mask", "attention.dropout_output", "proj.input.gradient",
+                "exchanged_keys", "exchanged_keys.gradient", "context.gradient",
+                "traded_gradients"});
   }
 
   void unfused_backward() {
@@ -287,7 +295,9 @@ class LayerWalk {
     live_.make("softmax.output.gradient", size_.scores);
     live_.drop({"repeated_values"});
     live_.make("value.gradient", size_.value_gradient);
+    live_.make("wide_scores.gradient", 2 * size_.wide_scores);  // of two steps at once
     live_.make("scores.gradient", size_.scores);
+    live_.drop({"wide_scores.gradient"});
     live_.make("repeated_keys", size_.repeated_keys);
     live_.make("query.gradient", size_.query);
     live_.drop({"repeated_keys"});

@@ -10,6 +10,8 @@
 namespace foresail::models {
 namespace {
 
+constexpr std::int64_t kFp32 = 4;
+
 void append(std::vector<SavedTensor>& list, const std::vector<SavedTensor>& more) {
   list.insert(list.end(), more.begin(), more.end());
 }
@@ -21,6 +23,9 @@ SavedTensor column_input(const std::string& name, const Share& share) {
 }
 
 void add_scores(std::vector<SavedTensor>& saved, const Model& model, const Share& share) {
+  if (share.is_softmax_wide) {
+    saved.push_back({"softmax.wide_output", Bytes(share.scores() * kFp32)});
+  }
   saved.push_back({"softmax.output", Bytes(share.scores() * share.element)});
   if (!model.dropout) return;
   saved.push_back({"attention.dropout_mask", Bytes(share.scores())});

@@ -55,6 +55,10 @@ Share share_of(const Model& model, const Split& split) {
   share.dtype = split.dtype == DType::Fp8 ? DType::Bf16 : split.dtype;
   share.element = size_of(share.dtype);
   share.linear_element = size_of(share.linear_dtype);
+  const bool trades_heads = share.is_context_parallel && share.cp_kind == ContextParallel::AllToAll;
+  const std::int64_t pairs = share.samples * share.heads / (trades_heads ? share.cp : 1);
+  share.is_softmax_wide = !split.stack.flash_attention && split.stack.fused_kernels &&
+                          pairs % split.stack.fused_softmax_multiple != 0;
   const bool overlaps = split.overlap_tp && share.is_tensor_parallel;
   share.is_async = split.stack.async_tensor_parallel || overlaps;
   share.is_pipelined = overlaps;

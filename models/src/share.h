@@ -36,6 +36,8 @@ struct Share {
   bool is_context_parallel = false;
   int cp = 1;
   ContextParallel cp_kind = ContextParallel::AllGather;
+  /// Scores pass the softmax in fp32, one step after the other (Stack::fused_softmax_multiple).
+  bool is_softmax_wide = false;
   bool is_async = false;      ///< backward collectives run under the GEMMs beside them
   bool is_pipelined = false;  ///< a block's tensor-parallel collectives are cut up: row_slices.h
 

@@ -119,6 +119,41 @@ TEST(LayerWork, MemoryBoundKernelsMoveTheBytesOfTheirTensors) {
   EXPECT_EQ(kernel(plain.backward, "add1.backward").bytes.count(), 6 * hidden);
 }
 
+// 2 samples of 2 heads under tp 2 are 4 pairs.
+TEST(LayerWork, AFusedSoftmaxThatDoesNotTakeSoManyPairsGoesThroughFp32) {
+  Model model = small();
+  Split split = unfused_core(2);
+  split.stack.fused_softmax_multiple = 4;
+  EXPECT_THAT(names(layer_work(model, split).forward), Contains("softmax"));
+  EXPECT_THAT(names(layer_work(model, split).forward), Not(Contains("attention.widen")));
+  split.stack.fused_softmax_multiple = 8;
+  const Work work = layer_work(model, split);
+  const std::int64_t scores = 2 * 2 * 8 * 8;
+  const auto steps = [&](const std::vector<Kernel>& list) {
+    std::vector<std::string> found;
+    for (const Kernel& each : list) {
+      if (each.kind != KernelKind::Elementwise) continue;
+      if (each.name.starts_with("attention.") || each.name.starts_with("softmax")) {
+        found.push_back(each.name + " " + std::to_string(each.bytes.count() / scores));
+      }
+    }
+    return found;
+  };
+  EXPECT_THAT(steps(work.forward),
+              ElementsAre("attention.widen 6", "attention.scale 8", "attention.mask 8", "softmax 8",
+                          "attention.narrow 6"));
+  EXPECT_THAT(
+      steps(work.backward),
+      ElementsAre("attention.narrow.backward 6", "softmax.backward 12", "attention.mask.backward 8",
+                  "attention.scale.backward 8", "attention.widen.backward 6"));
+  const auto kept = [&](const std::string& name) {
+    const auto found = std::ranges::find(work.saved, name, &SavedTensor::name);
+    return found == work.saved.end() ? 0 : found->bytes.count();
+  };
+  EXPECT_EQ(kept("softmax.wide_output"), 4 * scores);
+  EXPECT_EQ(kept("softmax.output"), 2 * scores);
+}
+
 TEST(LayerWork, WithoutFusedKernelsEachStepIsAKernel) {
   Model model = small();
   model.dropout = true;

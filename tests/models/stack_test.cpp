@@ -26,13 +26,16 @@ TEST(ReadStack, KeepsDefaultsOfAbsentKeys) {
 TEST(ReadStack, RoundTripsEverySwitch) {
   const Stack stack = read(
       "{flash_attention: false, fused_kernels: false, async_tensor_parallel: false,"
-      " scatter_gather: false, early_stop_recompute: true, host_per_kernel: 1234567 ps}");
+      " scatter_gather: false, early_stop_recompute: true, fused_softmax_multiple: 4,"
+      " host_per_kernel: 1234567 ps}");
+  EXPECT_EQ(stack.fused_softmax_multiple, 4);
   EXPECT_EQ(stack.host_per_kernel, Duration(1234567));
   EXPECT_EQ(read(to_yaml(to_document(stack))), stack);
 }
 
 TEST(ReadStack, RefusesUnknownKeysAndBareNumbers) {
   EXPECT_THROW(read("{flash: true}"), Error);
+  EXPECT_THROW(read("{fused_softmax_multiple: 0}"), Error);
   try {
     read("host_per_kernel: 36");
     FAIL() << "accepted";
