@@ -6,7 +6,8 @@ add_library(foresail_worker_core STATIC
   ${worker_src}/option_checks.cpp ${worker_src}/output_checks.cpp
   ${worker_src}/worker_calibrate.cpp ${worker_src}/worker_data.cpp
   ${worker_src}/worker_devices.cpp
-  ${worker_src}/worker_environment.cpp ${worker_src}/worker_job.cpp
+  ${worker_src}/worker_environment.cpp ${worker_src}/worker_hang.cpp
+  ${worker_src}/worker_job.cpp
   ${worker_src}/worker_launch.cpp ${worker_src}/worker_measure.cpp
   ${worker_src}/worker_metrics.cpp ${worker_src}/worker_rendezvous.cpp
   ${worker_src}/worker_run.cpp ${worker_src}/worker_start.cpp ${worker_src}/worker_store.cpp

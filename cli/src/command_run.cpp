@@ -24,7 +24,8 @@ namespace fs = std::filesystem;
 
 struct Options {
   Common common;
-  std::string plan, output, data, weights, save_weights, metrics, store, timeout, device;
+  std::string plan, output, data, weights, save_weights, metrics, store, timeout, step_timeout,
+      device;
   int launch = 0, steps = 0, processes = 0;
 };
 
@@ -106,6 +107,7 @@ int run(const Options& options) {
   add_text(arguments, "--metrics", options.metrics);
   add_text(arguments, "--store", options.store);
   add_text(arguments, "--timeout", options.timeout);
+  add_text(arguments, "--step-timeout", options.step_timeout);
   add_number(arguments, "--steps", options.steps);
   add_text(arguments, "--trace-ranks", options.common.trace_ranks);
   if (options.common.is_quiet) arguments.emplace_back("--quiet");
@@ -124,23 +126,26 @@ int calibrate(const Options& options) {
   demand_file("--report", options.common.report_file);
   std::vector<std::string> arguments = {"calibrate", "-o", options.output};
   add_text(arguments, "--plan", options.plan);
+  add_text(arguments, "--device", options.device);
   add_number(arguments, "--processes", options.processes);
   const int status = run_worker(arguments);
   if (status != kOk) return status;
   const program::Profile profile = program::load_profile(options.output);
   const std::size_t kernels = profile.kernels.size();
   const std::size_t transfers = profile.transfers.size();
-  answer(options.common,
-         {{"profile", options.output},
-          {"host", profile.host},
-          {"blas", profile.blas},
-          {"cores", profile.cores},
-          {"processes", profile.processes},
-          {"kernels", kernels},
-          {"transfers", transfers}},
-         fmt::format("{}: {} kernels and {} transfers by {} processes on {} cores of {}\n",
-                     options.output, kernels, transfers, profile.processes, profile.cores,
-                     profile.host));
+  Document document{{"profile", options.output},      {"host", profile.host},
+                    {"blas", profile.blas},           {"cores", profile.cores},
+                    {"processes", profile.processes}, {"kernels", kernels},
+                    {"transfers", transfers}};
+  std::string where = fmt::format("{} cores of {}", profile.cores, profile.host);
+  if (!profile.device.empty()) {
+    document["device"] = profile.device;
+    where = profile.device;
+    if (profile.processes == 1) where += " (alone: nothing to transfer to)";
+  }
+  answer(options.common, document,
+         fmt::format("{}: {} kernels and {} transfers by {} processes on {}\n", options.output,
+                     kernels, transfers, profile.processes, where));
   return kOk;
 }
 
@@ -217,6 +222,9 @@ Command add_run(CLI::App& root) {
                   "where ranks meet: tcp (default), tcp://HOST:PORT or redis://HOST[:PORT][/JOB]");
   app->add_option("--timeout", options->timeout,
                   "after which a silent rank is looked for (default 20 s)");
+  app->add_option("--step-timeout", options->step_timeout,
+                  "how long a step may stand still on all ranks (default 10 times the slowest step "
+                  "so far, at least 1 min; 5 min in the first)");
   options->common.add_outputs_to(*app);
   options->common.add_trace_to(*app);
   return {app, [options] { return run(*options); }};
@@ -227,6 +235,8 @@ Command add_calibrate(CLI::App& root) {
   CLI::App* app = root.add_subcommand("calibrate", "measure this host's kernels and collectives");
   app->add_option("-o,--output", options->output, "the Profile to write")->required();
   app->add_option("--plan", options->plan, "measure what this Plan runs, with as many processes");
+  app->add_option("--device", options->device, "cpu (default), or cuda: this host's GPUs")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   app->add_option("--processes", options->processes, "that measure at the same time")
       ->check(whole_number(1));
   options->common.add_outputs_to(*app);

@@ -10,12 +10,14 @@ namespace foresail::cli {
 struct CalibrateRunOptions {
   std::filesystem::path output;  ///< the Profile
   std::filesystem::path plan;    ///< whose kernels and transfers to measure; may be empty
+  std::string device = "cpu";    ///< or cuda
 };
 
 /// Rank 0 writes the Profile.
 void calibrate_rank(const CalibrateRunOptions& options);
 
-/// Processes that calibrate without being told how many: the plan's ranks, or this host's cores.
-int default_processes(const std::filesystem::path& plan);
+/// Processes that calibrate without being told how many: the plan's ranks, or this host's cores or
+/// CUDA devices.
+int default_processes(const CalibrateRunOptions& options);
 
 }  // namespace foresail::cli

@@ -53,4 +53,15 @@ std::unique_ptr<runtime::CudaDevice> open_device(const std::string& device,
   return std::make_unique<runtime::CudaDevice>(environment.local_rank);
 }
 
+std::unique_ptr<runtime::Endpoint> make_endpoint(const RankEnvironment& environment,
+                                                 runtime::CudaDevice* device,
+                                                 const runtime::GlooEndpoint::Options& gloo) {
+  if (device == nullptr) return std::make_unique<runtime::GlooEndpoint>(gloo);
+  runtime::NcclEndpoint::Options place;
+  place.rank = environment.rank;
+  place.world_size = environment.world_size;
+  place.streams = device;
+  return std::make_unique<runtime::NcclEndpoint>(place);
+}
+
 }  // namespace foresail::cli

@@ -65,9 +65,10 @@ RankEnvironment from_torchrun(const std::string& rank) {
   environment.local_rank = integer("LOCAL_RANK", variable("LOCAL_RANK").value_or("0"));
   environment.master_host = variable("MASTER_ADDR").value_or("127.0.0.1");
   environment.master_port = demanded_integer("MASTER_PORT");
-  const bool is_served = variable("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
-  environment.store_role =
-      environment.rank == 0 && !is_served ? runtime::StoreRole::Server : runtime::StoreRole::Client;
+  environment.is_store_served = variable("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
+  environment.store_role = environment.rank == 0 && !environment.is_store_served
+                               ? runtime::StoreRole::Server
+                               : runtime::StoreRole::Client;
   environment.job = torchrun_job();
   return checked(environment);
 }

@@ -17,6 +17,7 @@ struct RankEnvironment {
   int master_port = 29500;
   /// Rank 0 serves the store, unless a launcher already does (torchrun's agent).
   runtime::StoreRole store_role = runtime::StoreRole::Server;
+  bool is_store_served = false;  ///< a launcher does, whatever the rank
   /// What launcher and batch system call this start of the job; empty if they do not say.
   std::string job;
 };

@@ -41,12 +41,15 @@ void add_run_options(CLI::App& command, Arguments& arguments) {
                      "where ranks meet: tcp, tcp://HOST:PORT or redis://HOST[:PORT][/JOB]");
   command.add_option("--timeout", arguments.run.timeout,
                      "after which a silent rank is looked for (20 s)");
+  command.add_option("--step-timeout", arguments.run.step_timeout,
+                     "how long a step may stand still (10 of the slowest so far, at least 1 min)");
   command.add_flag("--quiet", arguments.run.is_quiet, "no line per step");
 }
 
 void add_calibrate_options(CLI::App& command, Arguments& arguments) {
   command.add_option("-o,--output", arguments.calibrate.output, "the Profile")->required();
   command.add_option("--plan", arguments.calibrate.plan, "whose kernels and transfers to measure");
+  command.add_option("--device", arguments.calibrate.device, "cpu or cuda");
 }
 
 /// The ranks' command line: that of the launch, without what concerns the launch.
@@ -55,6 +58,7 @@ int launch_run(const Arguments& arguments) {
                  fmt::format("--launch {}", arguments.ranks));
   load_executable_plan(arguments.run.plan, arguments.ranks);
   wait_limit(arguments.run);
+  step_limit(arguments.run);
   LaunchOptions options;
   options.ranks = arguments.ranks;
   options.arguments = {
@@ -69,6 +73,7 @@ int launch_run(const Arguments& arguments) {
   if (!arguments.run.metrics.empty()) add("--metrics", arguments.run.metrics);
   if (!arguments.run.store.empty()) add("--store", arguments.run.store);
   add("--timeout", arguments.run.timeout);
+  if (!arguments.run.step_timeout.empty()) add("--step-timeout", arguments.run.step_timeout);
   if (!arguments.run.save_weights.empty()) {
     add("--save-weights", arguments.run.save_weights);
     options.half_written.push_back(unfinished_weights(arguments.run.save_weights));
@@ -80,11 +85,14 @@ int launch_run(const Arguments& arguments) {
 
 int launch_calibrate(const Arguments& arguments) {
   const CalibrateRunOptions& calibrate = arguments.calibrate;
-  const int processes = arguments.ranks > 0 ? arguments.ranks : default_processes(calibrate.plan);
+  demand_devices(calibrate.device, 1, "a calibration");
+  const int processes = arguments.ranks > 0 ? arguments.ranks : default_processes(calibrate);
+  demand_devices(calibrate.device, processes, fmt::format("{} processes", processes));
   if (!calibrate.plan.empty()) load_executable_plan(calibrate.plan, processes);
   LaunchOptions options;
   options.ranks = processes;
-  options.arguments = {"calibrate-rank", "-o", calibrate.output.string()};
+  options.arguments = {"calibrate-rank", "-o", calibrate.output.string(), "--device",
+                       calibrate.device};
   if (!calibrate.plan.empty()) {
     options.arguments.insert(options.arguments.end(), {"--plan", calibrate.plan.string()});
   }

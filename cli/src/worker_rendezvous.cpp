@@ -14,6 +14,8 @@
 
 #include "foresail/base/document.h"
 #include "foresail/base/error.h"
+#include "watched_store.h"
+#include "worker_hang.h"
 #include "worker_store.h"
 
 namespace foresail::cli {
@@ -24,6 +26,9 @@ using std::chrono::milliseconds;
 
 /// How long a called rank has to answer, and then to read what came of the call.
 constexpr milliseconds kRollCall{3000};
+/// The same if a step hangs: nobody is in a hurry, and hosts may be so busy that steps stand still.
+constexpr milliseconds kRollCallOfSteps{10'000};
+constexpr std::string_view kSteps = "steps";
 constexpr milliseconds kReading{3000};
 /// Between two looks at the store while the roll is called.
 constexpr milliseconds kLook{20};
@@ -46,14 +51,9 @@ std::string of_rank(const char* what, int round, int rank) {
   return fmt::format("{}/{}/{}", what, round, rank);
 }
 
-std::string ranks_text(const std::vector<int>& ranks) {
-  constexpr std::size_t kShown = 8;
-  const std::size_t shown = std::min(kShown, ranks.size());
-  const auto end = ranks.begin() + static_cast<std::ptrdiff_t>(shown);
-  std::string text = fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks",
-                                 fmt::join(ranks.begin(), end, ", "));
-  if (shown < ranks.size()) text += fmt::format(" and {} more", ranks.size() - shown);
-  return text + (ranks.size() == 1 ? " has" : " have");
+/// "rank 2 has"
+std::string have(const std::vector<int>& ranks) {
+  return ranks_text(ranks) + (ranks.size() == 1 ? " has" : " have");
 }
 
 std::string store_gone(const std::string& problem) {
@@ -61,80 +61,6 @@ std::string store_gone(const std::string& problem) {
 }
 
 constexpr const char* kConnect = "connect";
-
-/// This rank's own connection: counts, and notes since when a question is open.
-class WatchedStore : public runtime::Store {
- public:
-  struct Question {
-    Clock::time_point since;
-    std::string text;
-  };
-
-  void open(std::unique_ptr<runtime::Store> store) { store_ = std::move(store); }
-  void close() { store_.reset(); }
-
-  void set(const std::string& key, const std::string& value) override {
-    ask("set " + key, [&] { store_->set(key, value); });
-  }
-  std::string get(const std::string& key) override {
-    std::string value;
-    ask("get " + key, [&] { value = store_->get(key); });
-    return value;
-  }
-  std::int64_t add(const std::string& key, std::int64_t delta) override {
-    std::int64_t sum = 0;
-    ask("add " + key, [&] { sum = store_->add(key, delta); });
-    return sum;
-  }
-  bool has(const std::string& key) override {
-    bool is_there = false;
-    ask("check " + key, [&] { is_there = store_->has(key); });
-    return is_there;
-  }
-
-  template <class Call>
-  void ask(const std::string& text, const Call& call) {
-    const auto start = Clock::now();
-    {
-      const std::scoped_lock lock(mutex_);
-      question_ = Question{start, text};
-    }
-    try {
-      call();
-    } catch (...) {
-      close_question(start);
-      throw;
-    }
-    close_question(start);
-  }
-
-  std::optional<Question> open_question() const {
-    const std::scoped_lock lock(mutex_);
-    return question_;
-  }
-  /// The wait goes on as if it had begun now.
-  void wait_on() {
-    const std::scoped_lock lock(mutex_);
-    if (question_) question_->since = Clock::now();
-  }
-  StoreUse take_use() {
-    const std::scoped_lock lock(mutex_);
-    return std::exchange(use_, StoreUse{});
-  }
-
- private:
-  void close_question(Clock::time_point start) {
-    const std::scoped_lock lock(mutex_);
-    question_.reset();
-    ++use_.operations;
-    use_.time += Clock::now() - start;
-  }
-
-  std::unique_ptr<runtime::Store> store_;
-  mutable std::mutex mutex_;
-  std::optional<Question> question_;
-  StoreUse use_;
-};
 
 /// Of libtorch's store: its listening thread throws, where nobody can catch, when the server's
 /// process dies and the connection is reset.
@@ -207,10 +133,10 @@ struct Rendezvous::Impl {
   // ---- the rank that calls
 
   /// Ranks that do not answer call `n` in time; without those that left after their work.
-  std::vector<int> missing_ranks(runtime::Store& line, int n) const {
+  std::vector<int> missing_ranks(runtime::Store& line, int n, milliseconds patience) const {
     std::vector<int> missing;
     for (int rank = 0; rank < ranks; ++rank) missing.push_back(rank);
-    const auto end_of_call = Clock::now() + kRollCall;
+    const auto end_of_call = Clock::now() + patience;
     for (;;) {
       std::erase_if(missing, [&](int rank) {
         return line.has(of_rank("here", n, rank)) || line.has(numbered("left", rank));
@@ -224,8 +150,8 @@ struct Rendezvous::Impl {
     std::vector<int> never;
     std::ranges::copy_if(missing, std::back_inserter(never),
                          [&](int rank) { return !line.has(numbered("joined", rank)); });
-    if (never.empty()) return fmt::format("{} {}", ranks_text(missing), kWordless);
-    return fmt::format("{} not joined at {} within {} s", ranks_text(never), address.text(),
+    if (never.empty()) return fmt::format("{} {}", have(missing), kWordless);
+    return fmt::format("{} not joined at {} within {} s", have(never), address.text(),
                        std::chrono::duration<double>(options.timeout).count());
   }
 
@@ -237,10 +163,10 @@ struct Rendezvous::Impl {
     line.set(numbered("verdict", n), verdict.dump());
   }
 
-  /// False if another rank calls in this round.
-  bool calls(runtime::Store& line, int n) const {
+  /// False if another rank calls in this round. `about`: nothing or kSteps.
+  bool calls(runtime::Store& line, int n, std::string_view about = {}) const {
     if (line.add(numbered("calls", n), 1) > 1) return false;
-    line.set(numbered("call", n), "");
+    line.set(numbered("call", n), std::string(about));
     return true;
   }
 
@@ -250,7 +176,7 @@ struct Rendezvous::Impl {
       const int n = round;
       if (calls(*line, n)) {
         std::vector<int> missing;
-        if (failure.may_be_peers) missing = missing_ranks(*line, n);
+        if (failure.may_be_peers) missing = missing_ranks(*line, n, kRollCall);
         Failure cause = failure;
         if (!missing.empty()) cause.text = absence(*line, missing) + " (" + failure.text + ")";
         judge(*line, n, cause, missing);
@@ -268,7 +194,7 @@ struct Rendezvous::Impl {
     const auto line = connect(kReconnect);
     const int n = round;
     if (!calls(*line, n)) return;
-    const std::vector<int> missing = missing_ranks(*line, n);
+    const std::vector<int> missing = missing_ranks(*line, n, kRollCall);
     if (missing.empty()) {
       line->set(numbered("verdict", n), "{}");
     } else {
@@ -276,12 +202,36 @@ struct Rendezvous::Impl {
     }
   }
 
+  /// This rank has stood still in a step for longer than `limit`.
+  void ask_who_moves(milliseconds limit) {
+    const auto line = connect(kReconnect);
+    const int n = round;
+    if (!calls(*line, n, kSteps)) return;
+    RollOfSteps roll{limit, missing_ranks(*line, n, kRollCallOfSteps), {}};
+    for (int rank = 0; rank < ranks; ++rank) {
+      const std::string key = of_rank("here", n, rank);
+      roll.activities.push_back(line->has(key) ? unpack(line->get(key)) : std::nullopt);
+    }
+    const std::string cause = find_hang(roll);
+    const Document none = Document::object();
+    const Document found{{"text", cause}, {"status", 1}, {"missing", roll.missing}};
+    line->set(numbered("verdict", n), (cause.empty() ? none : found).dump());
+  }
+
   // ---- the ranks that are called
 
+  /// Empty if this rank runs no steps.
+  std::optional<StepView> look() const {
+    const std::scoped_lock lock(steps_mutex);
+    if (!look_at_steps) return std::nullopt;
+    return look_at_steps();
+  }
+
   /// What came of call `n`; empty if all go on.
-  Document verdict(runtime::Store& line, int n) {
-    line.set(of_rank("here", n, self), "");
-    const auto end_of_wait = Clock::now() + kRollCall + kReading;
+  Document verdict(runtime::Store& line, int n, milliseconds patience) {
+    const auto view = look();
+    line.set(of_rank("here", n, self), pack(view ? std::optional(view->activity) : std::nullopt));
+    const auto end_of_wait = Clock::now() + patience + kReading;
     while (!line.has(numbered("verdict", n))) {
       if (Clock::now() >= end_of_wait) end("ended: a rank failed and did not say why", 1);
       std::this_thread::sleep_for(kLook);
@@ -316,8 +266,8 @@ struct Rendezvous::Impl {
       const auto line = connect(options.timeout);
       for (;;) {
         const int n = round;
-        line->get(numbered("call", n));
-        const Document found = verdict(*line, n);
+        const bool is_about_steps = line->get(numbered("call", n)) == kSteps;
+        const Document found = verdict(*line, n, is_about_steps ? kRollCallOfSteps : kRollCall);
         if (!found.empty()) obey(*line, n, found);
         ++round;
       }
@@ -343,12 +293,19 @@ struct Rendezvous::Impl {
 
   void watch_the_clock() {
     const milliseconds pause = std::min(options.timeout / 10, milliseconds(200));
+    auto next_look = Clock::now();
     while (!is_over) {
       std::this_thread::sleep_for(pause);
+      if (Clock::now() >= next_look && looks_like_a_hang()) {
+        next_look = Clock::now() + kReading;
+      }
       const auto question = store.open_question();
       if (!question || Clock::now() - question->since < options.timeout) continue;
       if (question->text != kConnect) {
-        ask_within_limit(question->text);
+        const auto problem = ask_within(kRollCall + kReading, store_is_silent(question->text),
+                                        [this] { ask_who_is_there(); });
+        if (problem && !is_over) end(store_gone(describe(problem).text), 1);
+        store.wait_on();
       } else if (Clock::now() - question->since > options.timeout + kReading) {
         // The attempt has the same limit and says more, unless a resolver hangs.
         end(fmt::format("store at {}: cannot be reached", address.text()), 1);
@@ -356,25 +313,46 @@ struct Rendezvous::Impl {
     }
   }
 
-  void ask_within_limit(const std::string& question) {
+  /// Whether this rank has stood still for too long; then it has asked the others.
+  bool looks_like_a_hang() {
+    const auto view = look();
+    if (!view || view->activity.quiet < view->limit) return false;
+    const std::string silence =
+        fmt::format("{} (rank {} is in {})",
+                    address.is_of_rank_zero && self != 0
+                        ? fmt::format("rank 0, which serves the store at {}, makes no progress and "
+                                      "does not answer",
+                                      address.text())
+                        : store_is_silent("call"),
+                    self, view->activity.text);
+    const auto problem =
+        ask_within(kRollCallOfSteps + kReading, silence, [&] { ask_who_moves(view->limit); });
+    if (problem && !is_over) end(silence + ": " + describe(problem).text, 1);
+    return true;
+  }
+
+  std::string store_is_silent(const std::string& question) const {
+    return fmt::format("store at {}: does not answer ({})", address.text(), question);
+  }
+
+  /// What `ask` threw. Ends the process with `silence` if it does not come back in time.
+  template <class Ask>
+  std::exception_ptr ask_within(milliseconds limit, const std::string& silence, const Ask& ask) {
     std::atomic<bool> is_answered = false;
     std::exception_ptr problem;
     std::thread asking([&] {
       try {
-        ask_who_is_there();
+        ask();
       } catch (...) {
         problem = std::current_exception();
       }
       is_answered = true;
     });
-    const auto end_of_wait = Clock::now() + kRollCall + kReading;
+    const auto end_of_wait = Clock::now() + limit;
     while (!is_answered && Clock::now() < end_of_wait) std::this_thread::sleep_for(kLook);
-    if (!is_answered) {
-      end(fmt::format("store at {}: does not answer ({})", address.text(), question), 1);
-    }
+    if (!is_answered) end(silence, 1);
     asking.join();
-    if (problem && !is_over) end(store_gone(describe(problem).text), 1);
-    store.wait_on();
+    return problem;
   }
 
   Options options;
@@ -384,7 +362,9 @@ struct Rendezvous::Impl {
   WatchedStore store;
   std::mutex files_mutex;  // the standing thread may end the process at any time
   std::vector<std::filesystem::path> to_remove;
-  std::atomic<int> round = 0;  // calls so far, all of which ended well
+  mutable std::mutex steps_mutex;
+  std::function<StepView()> look_at_steps;  // empty while this rank runs no steps
+  std::atomic<int> round = 0;               // calls so far, all of which ended well
   std::atomic<bool> is_over = false;
 };
 
@@ -421,6 +401,15 @@ runtime::Store& Rendezvous::store() {
 
 StoreUse Rendezvous::take_use() {
   return impl_->store.take_use();
+}
+
+void Rendezvous::watch_steps(std::function<StepView()> look) {
+  const std::scoped_lock lock(impl_->steps_mutex);
+  impl_->look_at_steps = std::move(look);
+}
+
+void Rendezvous::end_of_steps() {
+  watch_steps({});
 }
 
 void Rendezvous::remove_on_failure(const std::filesystem::path& file) {

@@ -5,9 +5,11 @@
 #include <chrono>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "foresail/runtime/activity.h"
 #include "foresail/runtime/store.h"
 #include "worker_environment.h"
 
@@ -39,7 +41,9 @@ struct StoreUse {
 /// A job ends as one. A rank that fails tells the others through the store: each then ends its
 /// process with the cause, all with the status of the cause. A rank that was killed cannot: who
 /// misses it, because a connection broke or because nothing came for `timeout`, calls the roll, and
-/// who does not answer is named. A rank that still works answers and is waited for.
+/// who does not answer is named. A rank that still works answers and is waited for, outside of
+/// steps as long as it takes. In a step, where nothing may stand still for longer than the limit
+/// that `watch_steps` is told, who notices it calls the roll too, and find_hang says whom to blame.
 ///
 /// Two threads stand by: one waits at the store, on a connection of its own, for a call of another
 /// rank; one watches how long this rank's own question to the store has been open.
@@ -64,6 +68,16 @@ class Rendezvous {
   runtime::Store& store();
   /// Since the last call.
   StoreUse take_use();
+
+  /// What this rank does, and how long it may stand still now.
+  struct StepView {
+    runtime::Activity activity;
+    std::chrono::milliseconds limit;
+  };
+  /// From now on this rank runs steps, of which `look` tells other threads.
+  void watch_steps(std::function<StepView()> look);
+  /// Nobody looks any more.
+  void end_of_steps();
 
   /// If the job ends before its time, this file goes.
   void remove_on_failure(const std::filesystem::path& file);

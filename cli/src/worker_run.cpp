@@ -16,6 +16,7 @@
 #include "output_checks.h"
 #include "worker_data.h"
 #include "worker_devices.h"
+#include "worker_hang.h"
 #include "worker_job.h"
 #include "worker_measure.h"
 #include "worker_metrics.h"
@@ -132,21 +133,38 @@ struct Prepared {
   std::unique_ptr<runtime::CudaDevice> device;  ///< null: on the CPU
 };
 
-/// Ranks on CUDA devices meet over NCCL, others over Gloo.
-std::unique_ptr<runtime::Endpoint> make_endpoint(const RunOptions& options,
-                                                 const Rendezvous& rendezvous,
-                                                 runtime::CudaDevice* device) {
-  if (device != nullptr) {
-    const RankEnvironment& environment = rendezvous.environment();
-    runtime::NcclEndpoint::Options place;
-    place.rank = environment.rank;
-    place.world_size = environment.world_size;
-    place.streams = device;
-    return std::make_unique<runtime::NcclEndpoint>(place);
+/// Throws Error{InvalidInput} if `text` is no time or less than `least`.
+std::chrono::milliseconds time_of(const std::string& option, const std::string& text,
+                                  const std::string& least) {
+  const Duration time = parse_duration(text);
+  if (time < parse_duration(least)) {
+    throw Error(ErrorCode::InvalidInput, fmt::format("{}: {}: must be >= {}", option, text, least));
   }
+  return std::chrono::duration_cast<std::chrono::milliseconds>(time);
+}
+
+/// Other ranks may ask what this one does in its steps, while this is there.
+class WatchedSteps {
+ public:
+  WatchedSteps(Rendezvous& rendezvous, const runtime::Trainer& trainer, const StepLimit& limit)
+      : rendezvous_(rendezvous) {
+    rendezvous.watch_steps([&trainer, &limit] {
+      return Rendezvous::StepView{trainer.activity(), limit.now()};
+    });
+  }
+  ~WatchedSteps() { rendezvous_.end_of_steps(); }
+  WatchedSteps(const WatchedSteps&) = delete;
+  WatchedSteps& operator=(const WatchedSteps&) = delete;
+
+ private:
+  Rendezvous& rendezvous_;
+};
+
+/// How ranks on CPUs reach each other.
+runtime::GlooEndpoint::Options gloo_of(const RunOptions& options, const Rendezvous& rendezvous) {
   runtime::GlooEndpoint::Options place = endpoint_options(rendezvous.store_host());
   place.connect_timeout = wait_limit(options);
-  return std::make_unique<runtime::GlooEndpoint>(place);
+  return place;
 }
 
 /// A loss that is no number cannot become one again.
@@ -157,14 +175,19 @@ void demand_numbers(const runtime::StepSummary& step) {
 }
 
 /// Trains, and on rank 0 says of each step what became of it.
-void train(const Prepared& prepared, runtime::Trainer& trainer, const StepMeter& meter,
+void train(const Prepared& prepared, Rendezvous& rendezvous, runtime::Trainer& trainer,
            runtime::RankMeasurement& measurement) {
+  const StepMeter meter(prepared.plan, prepared.job);
+  StepLimit limit(step_limit(prepared.options));
+  const WatchedSteps watched(rendezvous, trainer, limit);
   const bool speaks = measurement.rank == RankId{0};
   const std::string& file = prepared.options.metrics;
   std::unique_ptr<JsonLines> lines;
   std::size_t seen = 0;
   for (int step = 0; step < prepared.steps; ++step) {
     measurement.steps.push_back(trainer.run_step());
+    const auto& done = measurement.steps.back();
+    limit.add(std::chrono::nanoseconds(done.end_ns - done.start_ns));
     demand_numbers(measurement.steps.back());
     if (!speaks) continue;
     const auto& spans = trainer.spans();
@@ -201,7 +224,8 @@ void run_together(const Prepared& prepared, Rendezvous& rendezvous, StartClock c
       {.job = &job, .path = data_path(options, job), .host = host_name(), .steps = prepared.steps},
       environment, store);
   clock.end("data", rendezvous.take_use());
-  const auto endpoint = make_endpoint(options, rendezvous, prepared.device.get());
+  const auto endpoint =
+      make_endpoint(environment, prepared.device.get(), gloo_of(options, rendezvous));
   runtime::RankMeasurement measurement;
   measurement.rank = RankId{static_cast<std::uint32_t>(environment.rank)};
   measurement.host = host_name();
@@ -219,8 +243,8 @@ void run_together(const Prepared& prepared, Rendezvous& rendezvous, StartClock c
   if (!options.weights.empty()) trainer.read_weights(weights_file(options.weights));
   clock.end("weights", rendezvous.take_use());
   if (environment.rank == 0 && !options.is_quiet) fmt::print("start  {}\n", clock.to_text());
+  train(prepared, rendezvous, trainer, measurement);
   const StepMeter meter(prepared.plan, job);
-  train(prepared, trainer, meter, measurement);
   auto all = gather(environment, prepared.traced, job, std::move(measurement), store);
   const auto starts = gather_starts(environment, clock.to_document(), store);
   if (environment.rank == 0) {
@@ -237,12 +261,12 @@ void run_together(const Prepared& prepared, Rendezvous& rendezvous, StartClock c
 }  // namespace
 
 std::chrono::milliseconds wait_limit(const RunOptions& options) {
-  const Duration limit = parse_duration(options.timeout);
-  const auto rounded = std::chrono::duration_cast<std::chrono::milliseconds>(limit);
-  if (rounded < std::chrono::milliseconds(100)) {
-    throw Error(ErrorCode::InvalidInput, "--timeout: " + options.timeout + ": must be >= 100 ms");
-  }
-  return rounded;
+  return time_of("--timeout", options.timeout, "100 ms");
+}
+
+std::optional<std::chrono::milliseconds> step_limit(const RunOptions& options) {
+  if (options.step_timeout.empty()) return std::nullopt;
+  return time_of("--step-timeout", options.step_timeout, "1 s");
 }
 
 void run_rank(const RunOptions& options) {
@@ -251,6 +275,7 @@ void run_rank(const RunOptions& options) {
   demand_devices(options.device, 1, "a run");
   const RankEnvironment environment = read_environment();
   const auto limit = wait_limit(options);
+  step_limit(options);
   const Prepared prepared(options, environment);
   StartClock clock;
   Rendezvous rendezvous({.environment = environment, .store = options.store, .timeout = limit});

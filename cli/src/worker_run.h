@@ -28,10 +28,14 @@ struct RunOptions {
   std::string metrics;           ///< file that gets a line of JSON per step; empty: none
   std::string store;             ///< as parse_store reads it
   std::string timeout = "20 s";  ///< after which a silent rank is looked for
+  std::string step_timeout;      ///< how long a step may stand still; empty: StepLimit's default
 };
 
 /// `options.timeout` as a time. Throws Error{InvalidInput}.
 std::chrono::milliseconds wait_limit(const RunOptions& options);
+
+/// `options.step_timeout` as a time. Throws Error{InvalidInput}.
+std::optional<std::chrono::milliseconds> step_limit(const RunOptions& options);
 
 /// Prints what went wrong to standard error, with the rank under a launcher. Returns the exit
 /// status: 2 bad input, 1 failed run.

@@ -53,6 +53,7 @@ StoreAddress parse_store(const std::string& text, const RankEnvironment& environ
     address.host = environment.master_host;
     address.port = environment.master_port;
     address.role = environment.store_role;
+    address.is_of_rank_zero = !environment.is_store_served;
     return address;
   }
   const std::size_t mark = text.find("://");
@@ -63,6 +64,7 @@ StoreAddress parse_store(const std::string& text, const RankEnvironment& environ
   std::string place = text.substr(mark + 3);
   if (scheme == "tcp") {
     read_place(text, place, address);
+    address.is_of_rank_zero = true;
     return address;
   }
   address.kind = StoreAddress::Kind::Redis;

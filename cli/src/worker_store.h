@@ -19,6 +19,8 @@ struct StoreAddress {
   std::string job;  ///< keeps the keys of jobs apart that meet in one store
   runtime::StoreRole role = runtime::StoreRole::Client;
 
+  bool is_of_rank_zero = false;  ///< whose process holds it
+
   std::string text() const;  ///< "127.0.0.1:29500", "redis://host:6379"
 };
 

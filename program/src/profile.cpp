@@ -100,7 +100,7 @@ TransferTiming read_transfer(const Yaml& node) {
 Profile load_profile(const std::filesystem::path& path) {
   const Yaml root = Yaml::load(path);
   root.allow_only({"foresail_profile", "host", "date", "cores", "processes", "blas", "kernels",
-                   "transfers", "op_overhead", "step_overhead"});
+                   "transfers", "op_overhead", "step_overhead", "device", "launch_overhead"});
   root.at("foresail_profile").as_integer(1, 1);
   Profile profile;
   profile.host = root.at("host").as_string();
@@ -114,6 +114,10 @@ Profile load_profile(const std::filesystem::path& path) {
   }
   profile.op_overhead = root.at("op_overhead").as_duration();
   profile.step_overhead = root.at("step_overhead").as_duration();
+  if (const auto found = root.find("device")) profile.device = found->as_string();
+  if (const auto found = root.find("launch_overhead")) {
+    profile.launch_overhead = found->as_duration();
+  }
   return profile;
 }
 
@@ -122,16 +126,20 @@ void save_profile(const Profile& profile, const std::filesystem::path& path) {
   for (const KernelTiming& timing : profile.kernels) kernels.push_back(to_document(timing));
   Document transfers = Document::array();
   for (const TransferTiming& timing : profile.transfers) transfers.push_back(to_document(timing));
-  const Document document = {{"foresail_profile", 1},
-                             {"host", profile.host},
-                             {"date", profile.date},
-                             {"cores", profile.cores},
-                             {"processes", profile.processes},
-                             {"blas", profile.blas},
-                             {"kernels", std::move(kernels)},
-                             {"transfers", std::move(transfers)},
-                             {"op_overhead", exact_text(profile.op_overhead)},
-                             {"step_overhead", exact_text(profile.step_overhead)}};
+  Document document = {{"foresail_profile", 1},
+                       {"host", profile.host},
+                       {"date", profile.date},
+                       {"cores", profile.cores},
+                       {"processes", profile.processes},
+                       {"blas", profile.blas},
+                       {"kernels", std::move(kernels)},
+                       {"transfers", std::move(transfers)},
+                       {"op_overhead", exact_text(profile.op_overhead)},
+                       {"step_overhead", exact_text(profile.step_overhead)}};
+  if (!profile.device.empty()) {
+    document["device"] = profile.device;
+    document["launch_overhead"] = exact_text(profile.launch_overhead);
+  }
   write_file(path, to_yaml(document));
 }
 

@@ -121,14 +121,16 @@ std::vector<program::KernelTiming> distinct_kernels(
 
 program::Profile calibrate(const CalibrateOptions& options) {
   FORESAIL_EXPECT(options.store != nullptr);
-  FORESAIL_EXPECT(options.endpoint != nullptr);
+  FORESAIL_EXPECT((options.device == nullptr) == options.device_name.empty());
+  FORESAIL_EXPECT(options.endpoint != nullptr || options.processes == 1);
   FORESAIL_EXPECT(options.job == nullptr ||
                   options.job->program.grid.world_size() == options.processes);
+  const auto lane = options.device != nullptr ? options.device->open_lane() : nullptr;
   program::Profile profile;
   if (options.job != nullptr) {
     measure_job(options, profile);
   } else {
-    profile.kernels = sweep_kernels(options.budget);
+    profile.kernels = sweep_kernels(options.device, sweep_sizes(options.device), options.budget);
   }
   // Nobody measures transfers while others still compute.
   options.store->set("calibrate/ready/" + std::to_string(options.rank), "");
@@ -142,7 +144,9 @@ program::Profile calibrate(const CalibrateOptions& options) {
       fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
   profile.cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   profile.processes = options.processes;
-  profile.blas = blas_name();
+  profile.blas = options.device != nullptr ? options.device_blas : blas_name();
+  profile.device = options.device_name;
+  if (options.device != nullptr) profile.launch_overhead = measure_launches(*options.device);
   return profile;
 }
 

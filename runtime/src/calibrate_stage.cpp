@@ -43,26 +43,43 @@ class IdleCommunicator : public Communicator {
 /// Samples of every kernel of one list.
 class SampleClock : public KernelClock {
  public:
-  explicit SampleClock(std::size_t kernels) : samples_(kernels) {}
-  Mark now() override { return {.ns = thread_cpu_ns(), .event = nullptr}; }
+  SampleClock(const CostClock& clock, std::size_t kernels) : clock_(clock), samples_(kernels) {}
+  Mark now() override { return clock_.now(); }
   void record(std::size_t kernel, const Mark& start, const Mark& end) override {
-    samples_[kernel].push_back(static_cast<double>(end.ns - start.ns) * 1e-9);
-    inside_ns_ += end.ns - start.ns;
+    open_.push_back({kernel, start, end});
   }
-  /// Time inside kernels since the last call.
-  std::int64_t take_inside_ns() { return std::exchange(inside_ns_, 0); }
+  /// Time inside kernels since the last call. Waits until a device has done them.
+  std::int64_t take_inside_ns() {
+    std::int64_t inside_ns = 0;
+    for (const Open& each : open_) {
+      const std::int64_t ns = clock_.between_ns(each.start, each.end);
+      samples_[each.kernel].push_back(static_cast<double>(ns) * 1e-9);
+      inside_ns += ns;
+    }
+    open_.clear();
+    return inside_ns;
+  }
   const std::vector<std::vector<double>>& samples() const { return samples_; }
 
  private:
+  struct Open {
+    std::size_t kernel = 0;
+    Mark start, end;
+  };
+  CostClock clock_;
+  std::vector<Open> open_;
   std::vector<std::vector<double>> samples_;
-  std::int64_t inside_ns_ = 0;
 };
 
 /// Runs the passes of one stage with stand-ins for what its neighbours would send.
 class StageBench {
  public:
-  StageBench(const Job& job, RankId rank)
-      : job_(job),
+  /// `on`: null for the CPU.
+  StageBench(const Job& job, RankId rank, Device* on)
+      : cpu_(on == nullptr ? make_cpu_device() : nullptr),
+        device_(on != nullptr ? *on : *cpu_),
+        clock_(on),
+        job_(job),
         rank_(rank),
         place_(MeshPlace::of(job.program, rank)),
         tp_(place_.tp, place_.tp_size),
@@ -72,9 +89,9 @@ class StageBench {
         etp_(place_.experts.etp, place_.experts.etp_size),
         etp_ep_(place_.experts.place_of_self(), place_.experts.ep_size * place_.experts.etp_size),
         expert_shards_(place_.experts.copy, place_.experts.copies),
-        stage_(job, rank),
-        passes_(job, stage_, place_, {.device = device_.get()}),
-        state_(job, stage_, place_, *device_) {
+        stage_(job, rank, device_.place()),
+        passes_(job, stage_, place_, {.device = &device_}),
+        state_(job, stage_, place_, device_) {
     if (tp_.size() > 1) groups_["tp"] = {&tp_, nullptr};
     if (cp_.size() > 1) groups_["cp"] = {&cp_, nullptr};
     if (ep_.size() > 1) groups_["ep"] = {&ep_, nullptr};
@@ -82,8 +99,10 @@ class StageBench {
     if (ep_.size() > 1 && etp_.size() > 1) groups_["etp_ep"] = {&etp_ep_, nullptr};
     const std::int64_t tokens =
         job.split.sequence_length / job.split.cp * job.split.microbatch_size;
-    passes_.use_batch({at::arange(tokens, at::kLong).remainder_(256)},
-                      {at::arange(1, tokens + 1, at::kLong).remainder_(256)});
+    const auto text = [&](std::int64_t first) {
+      return at::arange(first, first + tokens, at::kLong).remainder_(256).to(device_.place());
+    };
+    passes_.use_batch({text(0)}, {text(1)});
     for (const program::Op& op : job.program.of(rank).ops) {
       if (op.kind == program::OpKind::Compute && op.pass == program::Pass::Optimizer) {
         optimizer_.push_back(op.kernels);
@@ -197,19 +216,20 @@ class StageBench {
   template <class Work>
   std::int64_t timed(program::KernelListId id, const Work& work) {
     const program::KernelList& list = job_.program.kernel_lists[id.value];
-    SampleClock& clock = clocks_.try_emplace(id.value, list.kernels.size()).first->second;
-    const std::int64_t start = thread_cpu_ns();
-    OpContext context(
-        {.list = &list, .groups = &groups_, .device = device_.get(), .clock = &clock});
+    SampleClock& clock = clocks_.try_emplace(id.value, clock_, list.kernels.size()).first->second;
+    clock_.begin();
+    const Mark start = clock_.now();
+    OpContext context({.list = &list, .groups = &groups_, .device = &device_, .clock = &clock});
     work(context);
     context.finish();
-    return thread_cpu_ns() - start - clock.take_inside_ns();
+    const Mark end = clock_.now();
+    return clock_.between_ns(start, end) - clock.take_inside_ns();
   }
 
   /// Wall time of a step whose ops do nothing, plus the gradient norm.
   double empty_step() {
     SpanLog log(Recording::Off);
-    Executor executor(job_.program, rank_, log, *device_);
+    Executor executor(job_.program, rank_, log, device_);
     std::vector<double> samples;
     for (int i = 0; i < 9; ++i) {
       const std::int64_t start = steady_ns();
@@ -220,12 +240,14 @@ class StageBench {
     return median(samples);
   }
 
+  std::unique_ptr<Device> cpu_;  // null on a device
+  Device& device_;
+  CostClock clock_;
   const Job& job_;
   RankId rank_;
   MeshPlace place_;
   IdleCommunicator tp_, cp_, shards_, ep_, etp_, etp_ep_, expert_shards_;
   KernelGroups groups_;
-  std::unique_ptr<Device> device_ = make_cpu_device();
   Stage stage_;
   Passes passes_;
   StateSync state_;
@@ -244,6 +266,15 @@ std::int64_t thread_cpu_ns() {
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
+Mark CostClock::now() const {
+  return device_ != nullptr ? device_->mark() : Mark{.ns = thread_cpu_ns(), .event = nullptr};
+}
+
+std::int64_t CostClock::between_ns(const Mark& start, const Mark& end) const {
+  if (device_ == nullptr) return end.ns - start.ns;
+  return device_->passed_ns(end) - device_->passed_ns(start);
+}
+
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -253,7 +284,8 @@ double median(std::vector<double> values) {
 
 StageTimes measure_stage(const CalibrateOptions& options) {
   use_one_core();
-  StageBench bench(*options.job, RankId{static_cast<std::uint32_t>(options.rank)});
+  const RankId rank{static_cast<std::uint32_t>(options.rank)};
+  StageBench bench(*options.job, rank, options.device);
   bench.run_once();
   bench.forget();
   const std::int64_t budget_ns =

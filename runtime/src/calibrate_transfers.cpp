@@ -5,6 +5,7 @@
 #include "calibration.h"
 #include "foresail/base/error.h"
 #include "foresail/runtime/communicator.h"
+#include "host_copy.h"
 #include "span_log.h"
 
 namespace foresail::runtime {
@@ -102,47 +103,64 @@ double median_seconds(const Case& each, const at::Tensor& times) {
 }
 
 /// Between two transfers the ranks compute, as in a step: a rank that waits sleeps, and caches
-/// hold something else.
-double seconds_of(Communicator& group, const Case& each) {
-  at::Tensor whole = at::zeros({std::max<std::int64_t>(1, each.bytes / 4)}, at::kFloat);
-  at::Tensor part = at::zeros({std::max<std::int64_t>(1, whole.numel() / each.ranks)}, at::kFloat);
-  const at::Tensor other = at::ones({384, 384}, at::kFloat);
+/// hold something else. On devices, whose clocks are held against that of the host, transfers are
+/// only queued.
+double seconds_of(Communicator& group, Device& device, const Case& each) {
+  const at::TensorOptions options = at::device(device.place()).dtype(at::kFloat);
+  at::Tensor whole = at::zeros({std::max<std::int64_t>(1, each.bytes / 4)}, options);
+  at::Tensor part = at::zeros({std::max<std::int64_t>(1, whole.numel() / each.ranks)}, options);
+  const at::Tensor other = at::ones({384, 384}, options);
   run(group, each, whole, part);
+  wait_for(device);
+  device.begin_step();
   const int repeats = repeats_of(each.bytes);
-  at::Tensor mine = at::empty({repeats, 2}, at::kLong);
-  auto times = mine.accessor<std::int64_t, 2>();
+  std::vector<Mark> marks;
   for (int i = 0; i < repeats; ++i) {
     for (int k = 0; k < kComputeBetween; ++k) at::mm(other, other);
-    times[i][0] = steady_ns();
+    marks.push_back(device.mark());
     run(group, each, whole, part);
-    times[i][1] = steady_ns();
+    marks.push_back(device.mark());
   }
-  at::Tensor all = at::empty({group.size(), repeats, 2}, at::kLong);
-  group.all_gather(mine, all);
-  return median_seconds(each, all);
+  at::Tensor mine = at::empty({repeats, 2}, at::kLong);
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    mine.data_ptr<std::int64_t>()[i] = device.passed_ns(marks[i]);
+  }
+  at::Tensor all = at::empty({group.size(), repeats, 2}, options.dtype(at::kLong));
+  group.all_gather(mine.to(device.place()), all);
+  return median_seconds(each, to_host(all));
+}
+
+/// The first `size` ranks, connected; null on the others, which stand by.
+std::unique_ptr<Communicator> connect(const CalibrateOptions& options, int size) {
+  const std::string kind = "calibrate/" + std::to_string(size);
+  if (options.rank >= size) {
+    options.endpoint->stand_by(kind, *options.store);
+    return nullptr;
+  }
+  return options.endpoint->connect({.name = kind, .rank = options.rank, .size = size, .kind = kind},
+                                   *options.store);
 }
 
 }  // namespace
 
 std::vector<program::TransferTiming> measure_transfers(const CalibrateOptions& options) {
   std::vector<program::TransferTiming> timings;
+  if (options.endpoint == nullptr) return timings;
+  const auto cpu = options.device == nullptr ? make_cpu_device() : nullptr;
+  Device& device = cpu != nullptr ? *cpu : *options.device;
   std::map<int, std::unique_ptr<Communicator>> groups;
   for (const Case& each : all_cases(options)) {
-    if (options.rank >= each.ranks) continue;
-    std::unique_ptr<Communicator>& group = groups[each.ranks];
-    if (group == nullptr) {
-      group = options.endpoint->connect({.name = "calibrate/" + std::to_string(each.ranks),
-                                         .rank = options.rank,
-                                         .size = each.ranks},
-                                        *options.store);
-    }
-    const double seconds = seconds_of(*group, each);
+    const auto [place, is_new] = groups.try_emplace(each.ranks);
+    if (is_new) place->second = connect(options, each.ranks);
+    if (place->second == nullptr) continue;
+    const double seconds = seconds_of(*place->second, device, each);
     if (options.rank != 0) continue;
     timings.push_back({.kind = each.kind,
                        .ranks = each.ranks,
                        .bytes = Bytes(each.bytes),
                        .time = duration_from_seconds(seconds)});
   }
+  options.endpoint->check();
   return timings;
 }
 

@@ -43,9 +43,11 @@ void Executor::run_lane(Lane lane, int step, const Hooks& hooks) {
       span.op = id.value;
       span.step = step;
       span.bytes = op.bytes.count();
+      board_.enter(lane, id);
       const Mark start = device_.mark();
       hooks.run(id);
       const Mark end = device_.mark();
+      board_.leave(lane);
       log_.add(span, start, end);
       executed.push_back(id);
       finish(id, end);

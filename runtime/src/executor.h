@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "activity_board.h"
 #include "foresail/program/program.h"
 #include "span_log.h"
 #include "worker_thread.h"
@@ -39,6 +40,10 @@ class Executor {
     threads_.at(lane)->submit(task).get();
   }
 
+  /// Where the lanes note what they run.
+  ActivityBoard& board() { return board_; }
+  Activity activity() const { return board_.look(program_, rank_); }
+
   /// SHA-256 over the ops of the last step as they were executed, in program order; every lane's
   /// own order was checked against the Program.
   const std::string& executed_digest() const { return executed_digest_; }
@@ -61,6 +66,7 @@ class Executor {
   std::map<Lane, std::vector<program::OpId>> executed_;
   std::string executed_digest_;
 
+  ActivityBoard board_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<char> is_done_;  // or queued, and then `ends_` says where

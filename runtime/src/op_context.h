@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "activity_board.h"
 #include "foresail/program/program.h"
 #include "foresail/runtime/communicator.h"
 #include "foresail/runtime/device.h"
@@ -68,13 +69,16 @@ class OpContext {
     const KernelGroups* groups = nullptr;
     Device* device = nullptr;  ///< on which the lanes of the groups run
     KernelClock* clock = nullptr;
+    ActivityBoard* board = nullptr;  ///< may be null
   };
   explicit OpContext(const Options& options) : options_(options) {}
 
   /// Runs `work` as the next kernel, which must be called `name`.
   template <class Work>
   auto compute(std::string_view name, Work&& work) {
-    const Timed timed(options_.clock, begin(name));
+    const std::size_t kernel = begin(name);
+    const BoardKernel noted(options_.board, kernel);
+    const Timed timed(options_.clock, kernel);
     return work();
   }
 

@@ -174,7 +174,8 @@ struct Trainer::Impl {
     OpContext context({.list = &list,
                        .groups = &kernel_groups,
                        .device = &device,
-                       .clock = log.is_on() ? &clock : nullptr});
+                       .clock = log.is_on() ? &clock : nullptr,
+                       .board = &executor.board()});
     const PassKey key{op.chunk, op.microbatch};
     state.before_pass(op);
     switch (op.pass) {
@@ -289,6 +290,7 @@ Trainer::~Trainer() = default;
 StepSummary Trainer::run_step() {
   StepSummary summary;
   summary.step = impl_->step;
+  impl_->executor.board().begin_step(impl_->step);
   summary.start_ns = steady_ns();
   impl_->device.begin_step();
   impl_->executor.run_step(
@@ -304,6 +306,7 @@ StepSummary Trainer::run_step() {
   summary.gradient_norm = std::sqrt(impl_->scalars.squared_norm);
   summary.executed_digest = impl_->executor.executed_digest();
   ++impl_->step;
+  impl_->executor.board().end_step();
   return summary;
 }
 
@@ -333,6 +336,10 @@ void Trainer::write_weights(const std::filesystem::path& path) const {
         const auto parts = weight_parts(model, parameter, impl_->place.tp_size, impl_->place.tp);
         write_part(path, head, parts, first, to_host(values).data_ptr<float>(), values.numel());
       });
+}
+
+Activity Trainer::activity() const {
+  return impl_->executor.activity();
 }
 
 const std::vector<MeasuredSpan>& Trainer::spans() const {

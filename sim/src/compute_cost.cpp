@@ -110,7 +110,7 @@ Duration ComputeCost::nearest(const Kernel& kernel) const {
           ? kernel.flops.count() / best->kernel.flops.count()
           : static_cast<double>(kernel.bytes.count()) /
                 static_cast<double>(std::max<std::int64_t>(1, best->kernel.bytes.count()));
-  return scaled(best->time, work);
+  return std::max(scaled(best->time, work), profile_->launch_overhead);
 }
 
 PassTimeline PassCost::timeline(const std::vector<Kernel>& kernels,

@@ -88,6 +88,19 @@ TEST(Profile, RoundTripsToThePicosecond) {
   EXPECT_EQ(read.step_overhead, wrote.step_overhead);
 }
 
+TEST(Profile, OfADeviceRoundTripsAndThatOfAHostHasNoKeyOfIt) {
+  const std::filesystem::path path = temporary("profile.yaml");
+  save_profile(example(), path);
+  EXPECT_EQ(read_file(path).find("device"), std::string::npos);
+  EXPECT_EQ(read_file(path).find("launch_overhead"), std::string::npos);
+  Profile wrote = example();
+  wrote.device = "NVIDIA H200, 139.8 GiB";
+  wrote.launch_overhead = Duration(4'250'001);
+  save_profile(wrote, path);
+  EXPECT_EQ(load_profile(path).device, wrote.device);
+  EXPECT_EQ(load_profile(path).launch_overhead, wrote.launch_overhead);
+}
+
 TEST(Profile, NamesLineAndKeyOfWhatIsWrong) {
   EXPECT_THAT(complaint("7.5 us", "7.5"), testing::HasSubstr("op_overhead"));
   EXPECT_THAT(complaint("7.5 us", "7.5"), testing::HasSubstr("no unit"));

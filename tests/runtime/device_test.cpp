@@ -38,12 +38,6 @@ Layout layout_of(int tp, int pp, int dp) {
   return layout;
 }
 
-template <class Change>
-Layout changed(Layout layout, const Change& change) {
-  change(layout);
-  return layout;
-}
-
 void use_experts(planner::Plan& plan) {
   plan.model.experts = {.count = 4, .per_token = 2, .ffn = 128, .shared = 1, .shared_ffn = 128};
 }

@@ -43,12 +43,6 @@ Layout layout_of(const Degrees& degrees, Recompute recompute = Recompute::None) 
   return layout;
 }
 
-template <class Change>
-Layout changed(Layout layout, const Change& change) {
-  change(layout);
-  return layout;
-}
-
 Layout pipelined(Layout layout) {
   layout.overlap.tp = true;
   return layout;

@@ -33,12 +33,6 @@ Layout layout_of(const Degrees& degrees, Sequence sequence = Sequence::Parallel)
   return layout;
 }
 
-template <class Edit>
-Layout changed(Layout layout, const Edit& edit) {
-  edit(layout);
-  return layout;
-}
-
 Layout recomputing(Layout layout, Recompute recompute) {
   layout.recompute = recompute;
   return layout;

@@ -20,6 +20,13 @@ struct TinyPlan {
 };
 planner::Plan make_plan(const TinyPlan& tiny);
 
+/// `layout` as `change` leaves it.
+template <class Change>
+planner::Layout changed(planner::Layout layout, const Change& change) {
+  change(layout);
+  return layout;
+}
+
 /// Grouped queries, SwiGLU, RMSNorm, rotary positions, no biases.
 void use_llama_parts(planner::Plan& plan);
 

@@ -37,6 +37,20 @@ TEST(WorkerDevices, ARunOnCudaWithoutADeviceEndsWithOneMessage) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 
+TEST(WorkerDevices, ACalibrationOfCudaWithoutADeviceEndsWithOneMessage) {
+  const runtime::CudaSight sight = runtime::look_for_cuda();
+  if (sight.devices > 0) GTEST_SKIP() << "this host has CUDA devices";
+  const auto profile = test::scratch_folder() / "profile.yaml";
+  for (const char* command : {" calibrate", " calibrate-rank"}) {
+    const Outcome outcome = run_command(std::string(FORESAIL_WORKER) + command + " -o " +
+                                        profile.string() + " --device cuda");
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_EQ(outcome.text,
+              "foresail-worker: --device cuda: no CUDA device: " + sight.reason + "\n");
+  }
+  EXPECT_FALSE(std::filesystem::exists(profile));
+}
+
 TEST(WorkerDevices, AnUnknownDeviceIsRefusedByName) {
   const Outcome outcome = run_command(FORESAIL_WORKER " run no.yaml -o none --device tpu");
   EXPECT_EQ(outcome.status, 2);

@@ -148,6 +148,10 @@ TEST(ComputeCost, AMeasuredKernelReplacesTheCurve) {
   EXPECT_EQ(cost.kernel(kernel), std::chrono::microseconds(77));
   // Not measured: the nearest one, scaled by FLOPs.
   EXPECT_EQ(cost.kernel(gemm(256, 128, 128)), std::chrono::microseconds(154));
+  // On a device that was measured no kernel is shorter than what lies between two launches.
+  profile.launch_overhead = std::chrono::microseconds(5);
+  EXPECT_EQ(cost.kernel(gemm(8, 8, 128)), std::chrono::microseconds(5));
+  EXPECT_EQ(cost.kernel(gemm(256, 128, 128)), std::chrono::microseconds(154));
 }
 
 /// Expected largest of n standard normal numbers: the integral of x d(Phi(x)^n).

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "foresail/base/id.h"
+#include "foresail/runtime/activity.h"
 #include "foresail/runtime/communicator.h"
 #include "foresail/runtime/device.h"
 #include "foresail/runtime/job.h"
@@ -55,6 +56,9 @@ class Trainer {
   /// Writes this rank's part of the weights into the file that create_weights made. When all ranks
   /// have, it is whole, and the same for every layout.
   void write_weights(const std::filesystem::path& path) const;
+
+  /// What this rank does now. May be called from any thread.
+  Activity activity() const;
 
   /// What has been recorded so far.
   const std::vector<MeasuredSpan>& spans() const;

@@ -32,7 +32,8 @@ class ComputeCost {
   /// One kernel (not a collective) alone. HostCopy and HostOptimizer: bytes over the host's share,
   /// which must be known. Of the others, with a profile: the measured time of the same kernel; for
   /// a shape that was not measured, the nearest measured kernel of its kind scaled by FLOPs (GEMM,
-  /// attention) or bytes (others). Device kernels at the pace of this device's node.
+  /// attention) or bytes (others), at least the profile's time between launches. Device kernels at
+  /// the pace of this device's node.
   Duration kernel(const Kernel& kernel) const;
 
   const topologies::DeviceSpec& device() const { return device_; }
