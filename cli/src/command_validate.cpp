@@ -28,6 +28,8 @@ std::string today() {
   return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
 }
 
+constexpr const char* kLogColumns = "| date | commit | constants |";
+
 // Appends to the log of runs; a new log gets its header.
 void append(const Options& options, const scenarios::Scoreboard& board) {
   const std::filesystem::path path = options.log;
@@ -38,6 +40,10 @@ void append(const Options& options, const scenarios::Scoreboard& board) {
       throw Error(ErrorCode::InvalidInput, fmt::format("{}: is no regular file", options.log));
     }
     text = read_file(path);
+    if (!text.empty() && text.find(kLogColumns) == std::string::npos) {
+      throw Error(ErrorCode::InvalidInput, fmt::format("--log {}: holds no such table (\"{} ...\")",
+                                                       options.log, kLogColumns));
+    }
     if (!text.empty() && !text.ends_with('\n')) text += '\n';
   } else {
     text =

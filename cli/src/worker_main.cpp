@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 
+#include "foresail/base/error.h"
 #include "option_checks.h"
 #include "worker_calibrate.h"
 #include "worker_devices.h"
@@ -83,9 +86,21 @@ int launch_run(const Arguments& arguments) {
   return launch(options);
 }
 
+/// Each process loads libtorch (some 160 MB); more of them than this only measure each other.
+constexpr int kProcessesPerCore = 8;
+
+void demand_cores(int processes) {
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (processes <= kProcessesPerCore * cores) return;
+  throw Error(ErrorCode::InvalidInput,
+              fmt::format("--processes {}: at most {} for each of this host's {} cores", processes,
+                          kProcessesPerCore, cores));
+}
+
 int launch_calibrate(const Arguments& arguments) {
   const CalibrateRunOptions& calibrate = arguments.calibrate;
   demand_devices(calibrate.device, 1, "a calibration");
+  if (arguments.ranks > 0) demand_cores(arguments.ranks);
   const int processes = arguments.ranks > 0 ? arguments.ranks : default_processes(calibrate);
   demand_devices(calibrate.device, processes, fmt::format("{} processes", processes));
   if (!calibrate.plan.empty()) load_executable_plan(calibrate.plan, processes);

@@ -136,7 +136,13 @@ struct Prepared {
 /// Throws Error{InvalidInput} if `text` is no time or less than `least`.
 std::chrono::milliseconds time_of(const std::string& option, const std::string& text,
                                   const std::string& least) {
-  const Duration time = parse_duration(text);
+  const Duration time = [&] {
+    try {
+      return parse_duration(text);
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}: {}", option, error.what()));
+    }
+  }();
   if (time < parse_duration(least)) {
     throw Error(ErrorCode::InvalidInput, fmt::format("{}: {}: must be >= {}", option, text, least));
   }

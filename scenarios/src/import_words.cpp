@@ -173,6 +173,11 @@ class Words {
   int command_ = 0;
 };
 
+/// What a launcher starts: its own options follow.
+bool is_program(const std::string& text) {
+  return text.ends_with(".py");
+}
+
 bool is_option(const std::string& text) {
   return text.size() > 2 && text.starts_with("--");
 }
@@ -194,8 +199,9 @@ ForeignKeys megatron_keys(std::string_view text, const std::string& file,
     }
     const Word& option = words[i];
     while (equal == std::string::npos && i + 1 < words.size() && !is_option(words[i + 1].text) &&
-           words[i + 1].command == option.command) {
-      value += (value.empty() ? "" : " ") + words[++i].text;
+           !is_program(words[i + 1].text) && words[i + 1].command == option.command) {
+      const std::string& word = words[++i].text;
+      value += (value.empty() || word.empty() ? "" : " ") + word;
     }
     keys.add(key, value.empty() ? "true" : value, option.line);
   }

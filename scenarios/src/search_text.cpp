@@ -158,6 +158,8 @@ std::string summary(const SearchRequest& request, const SearchOutcome& outcome) 
   if (outcome.is_proved) {
     text += outcome.simulated.empty() ? "nothing in the space is feasible\n"
                                       : "optimal in the space under the folded flow cost\n";
+  } else if (outcome.simulated.empty()) {
+    text += "stopped before anything was simulated: nothing is known of the best\n";
   } else if (outcome.left_objective > 0) {
     text += fmt::format("stopped early: a plan that was not simulated may be {:.1f} % better\n",
                         100 * outcome.gap());

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 #include <string>
 
 #include "foresail/base/document.h"
@@ -114,6 +116,54 @@ TEST(Command, AWrongCommandLineIsOneLineThatSaysWhatIsWrong) {
     EXPECT_THAT(outcome.error, HasSubstr(message));
     EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
   }
+}
+
+TEST(Command, ALogOfValidationsIsAppendedToSuchATableAlone) {
+  const fs::path rows = scratch("command_rows.csv");
+  std::ofstream(rows) << "# GPUs,global batch,micro batch,hidden size,attention heads,# layers,"
+                         "sequence length,tensor parallelism,data parallelism,"
+                         "pipeline parallelism,iteration time (ms)\n"
+                         "2,16,8,1024,16,24,1024,1,1,2,372.2\n";
+  const fs::path log = scratch("command_log.md");
+  fs::remove(log);
+  const std::string arguments = "validate --rows " + rows.string() + " --fidelity analytic --log ";
+  ASSERT_EQ(foresail(arguments + log.string()).status, 0);
+  ASSERT_EQ(foresail(arguments + log.string()).status, 0);
+  std::ifstream file(log);
+  const std::string table{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 4) << table;
+  const Outcome other = foresail(arguments + scenario(kLegal).string());
+  EXPECT_EQ(other.status, 2);
+  EXPECT_THAT(other.error, HasSubstr("holds no such table"));
+}
+
+std::string with_single_spaces(const std::string& line) {
+  std::istringstream words(line);
+  std::string text;
+  for (std::string word; words >> word;) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+// Each line of the first example's output up to its "..."; the simulator's own times are left out.
+TEST(Command, TheReadmesFirstExampleIsWhatIsPrinted) {
+  const Outcome outcome = foresail("simulate --quiet " FORESAIL_SOURCE_DIR
+                                   "/scenarios/megascale_175b_12288/scenario.yaml");
+  ASSERT_EQ(outcome.status, 0) << outcome.error;
+  std::string printed;
+  std::istringstream output(outcome.out);
+  for (std::string line; std::getline(output, line);) printed += with_single_spaces(line) + '\n';
+  std::ifstream readme(FORESAIL_SOURCE_DIR "/README.md");
+  std::string line;
+  while (std::getline(readme, line) && !line.starts_with("step time")) {
+  }
+  int lines = 0;
+  for (; readme && line != "```"; std::getline(readme, line)) {
+    std::string wanted = with_single_spaces(line.substr(0, line.find("...")));
+    if (wanted.starts_with("simulator")) wanted.resize(wanted.find(" events"));
+    EXPECT_THAT(printed, HasSubstr(wanted));
+    ++lines;
+  }
+  EXPECT_GT(lines, 15);
 }
 
 TEST(Command, PlanThenSimulateGivesTheScenariosStep) {

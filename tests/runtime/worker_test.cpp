@@ -169,6 +169,16 @@ TEST_F(Worker, MissingDataIsAnErrorThatNamesTheFile) {
   EXPECT_NE(outcome.text.find("/nonexistent/text"), std::string::npos) << outcome.text;
 }
 
+TEST_F(Worker, CalibrationDoesNotStartMoreProcessesThanAHostCanHold) {
+  const Outcome outcome =
+      run_command(worker() + " calibrate --processes 1000000 -o " + (folder_ / "p.yaml").string());
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.text.find("--processes 1000000: at most 8 for each of this host's"),
+            std::string::npos)
+      << outcome.text;
+  EXPECT_FALSE(fs::exists(folder_ / "p.yaml"));
+}
+
 TEST_F(Worker, CalibrationCoversEveryKernelOfThePlan) {
   planner::Plan plan = two_ranks();
   const std::string path = save("plan.yaml", plan);

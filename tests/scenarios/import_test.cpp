@@ -139,6 +139,21 @@ TEST(ImportMegatron, VariablesOfTheCallerWin) {
   EXPECT_EQ(plan.layout.dp, 16);  // 512 / (4 * 8)
 }
 
+// What follows the program's name is not a value of the launcher's last option.
+TEST(ImportMegatron, ALaunchersLastOptionEndsAtTheProgram) {
+  const auto nodes = [](const std::string& launch) {
+    const std::string script =
+        "ARGS=(--num-layers 4 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024\n"
+        "  --micro-batch-size 1 --tensor-model-parallel-size 8 --vocab-size 51200)\n" +
+        launch + " pretrain_gpt.py \"${ARGS[@]}\"\n";
+    ImportOptions options;
+    options.cluster = "dgx_h100";
+    return plan_of(import_job(write(".sh", script), options)).layout.dp;
+  };
+  EXPECT_EQ(nodes("torchrun --nproc_per_node 8 --nnodes 4"), 4);
+  EXPECT_EQ(nodes("torchrun --nnodes 4 --nproc_per_node 8"), 4);
+}
+
 TEST(ImportMegatron, PlainWordsAreEnough) {
   const planner::Plan plan = plan_of(import_job(
       write(".txt",
