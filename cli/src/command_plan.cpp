@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cmath>
 #include <optional>
 
 #include "command.h"
@@ -101,9 +100,6 @@ int run_search(const Options& options, const scenarios::Scenario& scenario) {
   if (options.common.fidelity != "flow" || options.common.fold != "auto") {
     throw Error(ErrorCode::InvalidInput,
                 "--fidelity and --fold: a search prices folded flow, then unfolded flow");
-  }
-  if (!std::isfinite(options.budget)) {
-    throw Error(ErrorCode::InvalidInput, "--budget: is no number of seconds");
   }
   const scenarios::SearchRequest& request = *scenario.search;
   ProgressLine line(options.common);
@@ -209,7 +205,7 @@ Command add_plan(CLI::App& root) {
       ->check(whole_number(1, 1000));
   app->add_option("--budget", options->budget,
                   "of a search: seconds after which it stops and prints the gap that is left")
-      ->check(CLI::Range(1e-9, 1e9));
+      ->check(seconds_above_zero());
   app->add_flag("--explain", options->explains,
                 "of a search: why this one, and why not its neighbours and those to compare");
   app->add_flag("--by-size", options->is_by_size,

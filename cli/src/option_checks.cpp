@@ -19,6 +19,18 @@ CLI::Validator whole_number(std::int64_t low, std::int64_t high) {
   return {check, fmt::format("{} to {}", low, high)};
 }
 
+CLI::Validator seconds_above_zero() {
+  const auto check = [](const std::string& text) {
+    double value = 0;
+    const char* end = text.data() + text.size();
+    const auto [last, code] = std::from_chars(text.data(), end, value);
+    const bool is_number = code == std::errc() && last == end && value > 0 && value <= 1e9;
+    return is_number ? std::string()
+                     : fmt::format("\"{}\" is no number of seconds above 0 (without a unit)", text);
+  };
+  return {check, "above 0"};
+}
+
 void refuse_in_one_line(CLI::App& app) {
   const std::string name = app.get_name();
   app.failure_message([name](const CLI::App* root, const CLI::Error& problem) {

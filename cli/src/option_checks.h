@@ -12,6 +12,8 @@ namespace foresail::cli {
 /// A whole number within [low, high].
 CLI::Validator whole_number(std::int64_t low,
                             std::int64_t high = std::numeric_limits<std::int32_t>::max());
+/// "2.5"; up to 1e9.
+CLI::Validator seconds_above_zero();
 
 /// Refusals are one line, beginning with the program's name.
 void refuse_in_one_line(CLI::App& app);

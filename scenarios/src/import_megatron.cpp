@@ -2,7 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <set>
+#include <sstream>
+#include <string_view>
 
 #include "foresail/base/error.h"
 #include "import_formats.h"
@@ -182,6 +186,30 @@ void read_pipeline(ForeignKeys& keys, JobParts& parts) {
   read_stages(keys, parts);
 }
 
+// Megatron-Core's names of modules, by ours; mlp means that of all layers here.
+Document selective_recomputation(ForeignKeys& keys) {
+  const auto text = keys.text("recompute-modules");
+  if (!text) return "selective";
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kModules = {
+      {{"core_attn", "core_attention"},
+       {"layernorm", "norm"},
+       {"moe_act", "activation"},
+       {"mlp", "mlp"},
+       {"moe", "mlp"}}};
+  std::set<std::string> modules;
+  std::istringstream words(*text);
+  for (std::string word; words >> word;) {
+    const auto* const found =
+        std::ranges::find(kModules, word, [](const auto& m) { return m.first; });
+    if (found == kModules.end()) {
+      keys.fail("recompute-modules",
+                "\"" + word + "\" is not one of core_attn, layernorm, moe_act, mlp, moe");
+    }
+    modules.emplace(found->second);
+  }
+  return modules;
+}
+
 void read_layout(ForeignKeys& keys, JobParts& parts) {
   Document& layout = parts.layout;
   const std::int64_t tp = keys.integer("tensor-model-parallel-size").value_or(1);
@@ -218,7 +246,7 @@ void read_layout(ForeignKeys& keys, JobParts& parts) {
   if (granularity == "full") {
     layout["recompute"] = full_recomputation(keys, "recompute-method", "recompute-num-layers");
   } else if (granularity == "selective" || keys.flag("recompute-activations")) {
-    layout["recompute"] = "selective";
+    layout["recompute"] = selective_recomputation(keys);
   }
   if (keys.flag("use-tp-pp-dp-mapping")) layout["rank_order"] = "tp-cp-ep-pp-dp";
   const bool is_interleaved = layout["v"].get<std::int64_t>() > 1;
@@ -257,8 +285,9 @@ void read_stack(ForeignKeys& keys, JobParts& parts) {
   const std::string backend = keys.text("attention-backend").value_or("auto");
   const bool is_te =
       keys.text("transformer-impl").value_or("transformer_engine") == "transformer_engine";
-  const bool is_flash = keys.flag("use-flash-attn") || backend == "flash" || backend == "fused" ||
-                        (backend == "auto" && is_te);
+  const bool wants_flash = keys.flag("use-flash-attn");
+  const bool is_flash =
+      backend == "flash" || backend == "fused" || (backend == "auto" && (wants_flash || is_te));
   parts.stack["flash_attention"] = is_flash;
   parts.stack["fused_kernels"] =
       !keys.flag("no-bias-gelu-fusion") && !keys.flag("no-bias-dropout-fusion") &&

@@ -109,6 +109,9 @@ TEST(Command, AWrongCommandLineIsOneLineThatSaysWhatIsWrong) {
            {"simulate", "foresail: scenario is required"},
            {"simulate --seeds 0 " + legal, "foresail: --seeds: \"0\" is no whole number from 1 to"},
            {"simulate --seeds 1e3 " + legal, "--seeds: \"1e3\" is no whole number"},
+           {"plan --budget 5s -o p " + legal, "\"5s\" is no number of seconds above 0"},
+           {"plan --budget 0 -o p " + legal, "\"0\" is no number of seconds above 0"},
+           {"plan --budget nan -o p " + legal, "\"nan\" is no number of seconds above 0"},
            {"compare --seed 1 a b", "not expected"},
            {"doctor --threads 2", "not expected"}}) {
     const Outcome outcome = foresail(arguments);

@@ -154,6 +154,33 @@ TEST(ImportMegatron, ALaunchersLastOptionEndsAtTheProgram) {
   EXPECT_EQ(nodes("torchrun --nnodes 4 --nproc_per_node 8"), 4);
 }
 
+constexpr const char* kSmall =
+    "--num-layers 4 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 "
+    "--micro-batch-size 1 --vocab-size 51200 ";
+
+TEST(ImportMegatron, ModulesToRunAgainAreRead) {
+  const auto modules = [](const std::string& names) {
+    const std::string script =
+        std::string(kSmall) + "--recompute-granularity selective --recompute-modules " + names;
+    return plan_of(import_job(write(".sh", script), on("dgx_h100", 8))).layout.recompute;
+  };
+  const models::RecomputeModules some = modules("layernorm moe").modules;
+  EXPECT_TRUE(some.norm && some.mlp);
+  EXPECT_FALSE(some.core_attention || some.activation);
+  EXPECT_TRUE(modules("core_attn").modules.core_attention);
+  EXPECT_THROW(modules("mla_up_proj"), Error);
+}
+
+TEST(ImportMegatron, AnUnfusedBackendIsNoFlashAttention) {
+  const auto is_flash = [](const std::string& options) {
+    const std::string script = kSmall + options;
+    return plan_of(import_job(write(".sh", script), on("dgx_h100", 8))).stack.flash_attention;
+  };
+  EXPECT_FALSE(is_flash("--use-flash-attn --attention-backend unfused"));
+  EXPECT_TRUE(is_flash("--use-flash-attn --transformer-impl local"));
+  EXPECT_FALSE(is_flash("--transformer-impl local"));
+}
+
 TEST(ImportMegatron, PlainWordsAreEnough) {
   const planner::Plan plan = plan_of(import_job(
       write(".txt",
