@@ -66,9 +66,6 @@ RankEnvironment from_torchrun(const std::string& rank) {
   environment.master_host = variable("MASTER_ADDR").value_or("127.0.0.1");
   environment.master_port = demanded_integer("MASTER_PORT");
   environment.is_store_served = variable("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
-  environment.store_role = environment.rank == 0 && !environment.is_store_served
-                               ? runtime::StoreRole::Server
-                               : runtime::StoreRole::Client;
   environment.job = torchrun_job();
   return checked(environment);
 }
@@ -83,8 +80,6 @@ RankEnvironment from_slurm(const std::string& rank) {
   const auto port = variable("MASTER_PORT");
   environment.master_port = port ? integer("MASTER_PORT", *port)
                                  : kSlurmPortBase + demanded_integer("SLURM_JOB_ID") % kSlurmPorts;
-  environment.store_role =
-      environment.rank == 0 ? runtime::StoreRole::Server : runtime::StoreRole::Client;
   environment.job = "slurm-" + variable("SLURM_JOB_ID").value_or("0") + '.' +
                     variable("SLURM_STEP_ID").value_or("0");
   return checked(environment);

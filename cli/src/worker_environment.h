@@ -15,9 +15,8 @@ struct RankEnvironment {
   int local_rank = 0;  ///< among the ranks of this host: LOCAL_RANK, else SLURM_LOCALID, else 0
   std::string master_host = "127.0.0.1";
   int master_port = 29500;
-  /// Rank 0 serves the store, unless a launcher already does (torchrun's agent).
-  runtime::StoreRole store_role = runtime::StoreRole::Server;
-  bool is_store_served = false;  ///< a launcher does, whatever the rank
+  /// A launcher serves the store (torchrun's agent); else rank 0 does.
+  bool is_store_served = false;
   /// What launcher and batch system call this start of the job; empty if they do not say.
   std::string job;
 };

@@ -52,7 +52,7 @@ StoreAddress parse_store(const std::string& text, const RankEnvironment& environ
   if (text.empty() || text == "tcp") {
     address.host = environment.master_host;
     address.port = environment.master_port;
-    address.role = environment.store_role;
+    if (environment.is_store_served) address.role = runtime::StoreRole::Client;
     address.is_of_rank_zero = !environment.is_store_served;
     return address;
   }

@@ -9,8 +9,6 @@ namespace {
 
 // Backward runs 5 products where forward runs 2 (the scores are computed again): 2.5 times.
 constexpr double kBackwardFlops = 2.5;
-constexpr std::int64_t kFp32 = 4;
-
 /// What one run of the core works on: all of a rank's attention, or its queries against one block
 /// of keys.
 struct Core {

@@ -10,8 +10,6 @@ namespace foresail::models {
 namespace {
 
 constexpr std::int64_t kTokenId = 8;  // bytes of an int64
-constexpr std::int64_t kFp32 = 4;
-
 // Rows are looked up in the own part of the vocabulary and summed over tp.
 std::vector<Kernel> embedding_forward(const Model& model, const Share& share) {
   PassKernels pass(share);

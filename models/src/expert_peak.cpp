@@ -1,11 +1,7 @@
 #include "expert_peak.h"
 
 namespace foresail::models {
-namespace {
-
-constexpr std::int64_t kFp32 = 4;
-
-}  // namespace
+namespace {}  // namespace
 
 std::vector<ExpertPeak::Stop> ExpertPeak::way_to_experts() const {
   std::vector<Stop> way{{"rows.sent", experts_.copies}};

@@ -6,7 +6,6 @@
 namespace foresail::models {
 namespace {
 
-constexpr std::int64_t kFp32 = 4;
 constexpr std::int64_t kCount = 8;  // bytes of an int64
 
 /// Writes the kernels of one pass over a layer's experts.

@@ -14,8 +14,6 @@
 namespace foresail::models {
 namespace {
 
-constexpr std::int64_t kFp32 = 4;
-
 /// Sizes in bytes.
 struct Sizes {
   std::int64_t shard = 0;     ///< hidden states of the own tokens

@@ -10,8 +10,6 @@
 namespace foresail::models {
 namespace {
 
-constexpr std::int64_t kFp32 = 4;
-
 void append(std::vector<SavedTensor>& list, const std::vector<SavedTensor>& more) {
   list.insert(list.end(), more.begin(), more.end());
 }

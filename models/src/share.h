@@ -9,6 +9,8 @@
 
 namespace foresail::models {
 
+inline constexpr std::int64_t kFp32 = 4;  ///< bytes of an element
+
 struct Share {
   std::int64_t samples = 1;
   std::int64_t sequence = 1;      ///< keys per sample, over all cp ranks

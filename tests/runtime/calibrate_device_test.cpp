@@ -11,6 +11,7 @@
 #include "far_device.h"
 #include "foresail/runtime/local.h"
 #include "foresail/runtime/store.h"
+#include "profile_checks.h"
 #include "staged_network.h"
 #include "thread_job.h"
 #include "worker_job.h"
@@ -68,21 +69,6 @@ program::Profile measure(const runtime::Job* job, int ranks) {
   return profiles.front();
 }
 
-void expect_every_kernel(const runtime::Job& job, const program::Profile& profile) {
-  for (const program::KernelList& list : job.program.kernel_lists) {
-    for (const Kernel& kernel : list.kernels) {
-      if (kernel.kind == KernelKind::Collective) continue;
-      Kernel wanted = kernel;
-      wanted.name.clear();
-      wanted.after.clear();
-      const bool is_covered = std::ranges::any_of(profile.kernels, [&](const auto& timing) {
-        return timing.kernel == wanted && timing.time > Duration(0);
-      });
-      EXPECT_TRUE(is_covered) << list.name << ": " << kernel.name;
-    }
-  }
-}
-
 void expect_transfers(const program::Profile& profile) {
   for (const char* kind : {"all_gather", "all_reduce", "reduce_scatter", "send"}) {
     const auto is_of_kind = [&](const auto& timing) {
@@ -98,7 +84,7 @@ void expect_measured(const Layout& layout, DType format) {
                                  plan.training.precision = format;
                                }}));
   const program::Profile profile = measure(&job, 2);
-  expect_every_kernel(job, profile);
+  expect_every_kernel(job.program, profile);
   // Between the marks of a kernel lies no other: one tick of the clock, 1 ns.
   for (const program::KernelTiming& timing : profile.kernels) {
     EXPECT_EQ(timing.time, std::chrono::nanoseconds(1));
@@ -130,7 +116,7 @@ TEST(CalibrateDevice, OneDeviceAloneHasNothingToTransfer) {
   const runtime::Job job = cli::make_job(make_plan({}));
   const program::Profile profile = measure(&job, 1);
   EXPECT_TRUE(profile.transfers.empty());
-  expect_every_kernel(job, profile);
+  expect_every_kernel(job.program, profile);
 }
 
 TEST(CalibrateDevice, SweepsBothFormatsWhereBothAreFast) {

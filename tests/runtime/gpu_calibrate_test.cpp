@@ -1,12 +1,12 @@
 // Measuring a CUDA device. Without one, every test skips and says why.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <chrono>
 
 #include "calibration.h"
 #include "foresail/runtime/cuda_device.h"
 #include "foresail/runtime/store.h"
+#include "profile_checks.h"
 #include "thread_job.h"
 #include "worker_job.h"
 
@@ -42,17 +42,7 @@ TEST_F(GpuCalibrate, CoversEveryKernelOfThePlan) {
     const runtime::Job job = cli::make_job(make_plan(
         {.layout = {}, .change = [&](planner::Plan& plan) { plan.training.precision = format; }}));
     const program::Profile profile = measure(&job);
-    for (const program::KernelList& list : job.program.kernel_lists) {
-      for (const Kernel& kernel : list.kernels) {
-        Kernel wanted = kernel;
-        wanted.name.clear();
-        wanted.after.clear();
-        const bool is_covered = std::ranges::any_of(profile.kernels, [&](const auto& timing) {
-          return timing.kernel == wanted && timing.time > Duration(0);
-        });
-        EXPECT_TRUE(is_covered) << list.name << ": " << kernel.name;
-      }
-    }
+    expect_every_kernel(job.program, profile);
     EXPECT_TRUE(profile.transfers.empty());
     EXPECT_EQ(profile.device, device_->description());
   }

@@ -13,6 +13,7 @@
 #include "foresail/base/error.h"
 #include "foresail/program/profile.h"
 #include "foresail/program/trace.h"
+#include "profile_checks.h"
 #include "thread_job.h"
 #include "worker_environment.h"
 #include "worker_job.h"
@@ -188,17 +189,7 @@ TEST_F(Worker, CalibrationCoversEveryKernelOfThePlan) {
   ASSERT_EQ(outcome.status, 0) << outcome.text;
   const program::Profile profile = program::load_profile(profile_path);
   EXPECT_EQ(profile.processes, 2);
-  for (const program::KernelList& list : cli::make_job(plan).program.kernel_lists) {
-    for (const Kernel& kernel : list.kernels) {
-      Kernel wanted = kernel;
-      wanted.name.clear();
-      wanted.after.clear();
-      const bool is_covered = std::ranges::any_of(profile.kernels, [&](const auto& timing) {
-        return timing.kernel == wanted && timing.time > Duration(0);
-      });
-      EXPECT_TRUE(is_covered) << list.name << ": " << kernel.name;
-    }
-  }
+  expect_every_kernel(cli::make_job(plan).program, profile);
   const bool has_all_reduce = std::ranges::any_of(profile.transfers, [](const auto& timing) {
     return timing.kind == "all_reduce" && timing.ranks == 2 && timing.time > Duration(0);
   });
