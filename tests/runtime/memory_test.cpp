@@ -55,6 +55,10 @@ Layout in_context(ContextParallel kind) {
   return layout;
 }
 
+void use_flash(planner::Plan& plan) {
+  plan.stack.flash_attention = true;
+}
+
 std::vector<Case> cases() {
   return {
       {layout_of({})},
@@ -122,6 +126,17 @@ std::vector<Case> cases() {
          plan.model.ffn = 384;
        },
        "Llama's parts"},
+      {pipelined(layout_of({.tp = 2})), "gpt_tiny", use_flash, "flash attention"},
+      {layout_of({.tp = 2}), "gpt_tiny",
+       [](planner::Plan& plan) {
+         use_llama_parts(plan);
+         plan.model.ffn = 384;
+         use_flash(plan);
+       },
+       "Llama's parts, flash attention"},
+      {in_context(ContextParallel::AllGather), "gpt_tiny", use_flash, "flash attention"},
+      {in_context(ContextParallel::Ring), "gpt_tiny", use_flash, "flash attention"},
+      {in_context(ContextParallel::AllToAll), "gpt_tiny", use_flash, "flash attention"},
   };
 }
 
