@@ -128,6 +128,33 @@ TEST(Flash, InBf16LayoutsEqualOneProcess) {
   }
 }
 
+/// scenarios/cpu_gpt/megascale.yaml
+Layout megascale_layout() {
+  return with([](Layout& layout) {
+    layout.tp = layout.dp = layout.pp = layout.v = 2;
+    layout.schedule = ScheduleKind::Interleaved;
+    layout.sequence_parallel = true;
+    layout.zero_stage = 2;
+    layout.overlap = {.tp = true, .pp = true, .dp = true};
+  });
+}
+
+void use_megascale(Plan& plan) {
+  plan.model.layers = 8;
+  plan.model.tied_embeddings = true;
+  plan.model.attention = models::Attention::SlidingWindow;
+  plan.model.window = 64;
+  plan.training.optimizer = program::Optimizer::Lamb;
+  plan.training.learning_rate = 0.01;
+  use_parallel_block(plan);
+}
+
+TEST(Flash, AllOfMegaScalesTechniquesTogetherTrainWhatOneProcessTrains) {
+  expect_one_process(use_megascale, {megascale_layout()});
+  expect_step_of_program(
+      cli::make_job(make_plan({.layout = megascale_layout(), .change = use_megascale})));
+}
+
 TEST(Flash, OpsAndGemmsOfAStepAreThoseOfTheProgramOnEveryRank) {
   for (const Layout& layout : layouts()) {
     SCOPED_TRACE(describe(layout));
