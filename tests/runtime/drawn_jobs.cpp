@@ -179,8 +179,6 @@ bool is_possible(const TinyPlan& tiny) {
   if (ranks < 2 || ranks > kRanksMax) return false;
   const Plan plan = make_plan(tiny);
   if (!planner::check_laws(plan.model, plan.layout, plan.training, ranks).empty()) return false;
-  // The runtime refuses experts in groups that shard.
-  if (plan.model.experts.count > 0 && plan.layout.has_copies_of_shards()) return false;
   runtime::check_supported(cli::make_job(plan));
   return true;
 }
@@ -192,9 +190,7 @@ DrawnJob draw_job(std::uint64_t index) {
   // Models, optimizers and formats take turns, so that few draws have all of them.
   const Named model = all_models()[index % all_models().size()];
   const bool has_experts = model.name.find("experts") != std::string::npos;
-  std::vector<Named> optimizers = all_optimizers();
-  if (has_experts) optimizers.pop_back();  // lamb, which the runtime refuses with experts
-  const Named optimizer = draw.of(optimizers);
+  const Named optimizer = draw.of(all_optimizers());
   const bool is_bf16 = index % 3 == 1;
   const bool is_async = !draw.one_in(4);
   DrawnJob job;
