@@ -19,7 +19,13 @@ if [[ ! -e $folder/torch/lib/libc10_cuda.so ]]; then
 fi
 say "build 'cuda' in build/cuda"
 quietly configure_cuda cmake --preset cuda -DFORESAIL_TORCH_WHEEL="$folder"
-quietly build_cuda ninja -C build/cuda -j "$jobs" foresail foresail-worker runtime_gpu_test
+quietly build_cuda ninja -C build/cuda -j "$jobs" foresail foresail-worker runtime_gpu_test \
+  runtime_communicator_test
 say "what this host has"
 build/cuda/bin/foresail-worker devices
+say "this libtorch on the CPUs: collectives, and two processes that train"
+quietly cuda_communicators build/cuda/bin/runtime_communicator_test
+quietly cuda_plan build/cuda/bin/foresail plan scenarios/cpu_gpt/tp2.yaml -o build/cuda/tp2.yaml
+build/cuda/bin/foresail run build/cuda/tp2.yaml --launch 2 -o build/cuda/run_tp2
+say "tests that need a GPU"
 ctest --test-dir build/cuda -L gpu --output-on-failure

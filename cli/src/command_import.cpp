@@ -14,7 +14,7 @@ namespace {
 struct Options {
   Common common;
   scenarios::ImportOptions import;
-  std::string file, format, out;
+  std::string file, format, output;
   std::vector<std::string> variables;
 };
 
@@ -31,19 +31,29 @@ scenarios::ImportOptions import_options(const Options& options) {
   return import;
 }
 
+/// As anyone would read it, under the name that it will have.
+scenarios::Scenario read_back(const std::string& text, const Options& options) {
+  try {
+    return scenarios::read_scenario(Yaml::parse(text, options.output));
+  } catch (const Error& refusal) {
+    throw Error(refusal.code(), fmt::format("{}: the scenario made of it, not written, is refused: "
+                                            "{}",
+                                            options.file, refusal.what()));
+  }
+}
+
 int run(const Options& options) {
-  keep_input(options.file, {options.out, options.common.report_file});
+  keep_input(options.file, {options.output, options.common.report_file});
   // Complains of the option, not of a file that is not written yet.
   const Yaml cluster = Yaml::parse(
       fmt::format("--cluster: {}\n", Document(options.import.cluster).dump()), "option");
   topologies::resolve_cluster(cluster.at("--cluster"), scenarios::data_folders().topologies);
   const scenarios::ImportedJob job = scenarios::import_job(options.file, import_options(options));
   const std::string text = scenarios::to_yaml(job, options.file);
-  // Read back as anyone would, under the name that it will have.
-  const scenarios::Scenario scenario = scenarios::read_scenario(Yaml::parse(text, options.out));
+  const scenarios::Scenario scenario = read_back(text, options);
   const planner::Feasibility feasibility = planner::check(scenario.plan);
   Document document = {{"format", to_string(job.format)},
-                       {"scenario", options.out},
+                       {"scenario", options.output},
                        {"notes", job.notes},
                        {"unused", job.unused},
                        {"feasible", feasibility.is_feasible()},
@@ -51,14 +61,14 @@ int run(const Options& options) {
   const planner::Layout& layout = scenario.plan.layout;
   std::string lines = fmt::format(
       "{}: {} layers of {}, tp {} cp {} ep {} pp {} v {} dp {}, batch {} of {} tokens\n",
-      options.out, scenario.plan.model.layers, scenario.plan.model.hidden, layout.tp, layout.cp,
+      options.output, scenario.plan.model.layers, scenario.plan.model.hidden, layout.tp, layout.cp,
       layout.ep, layout.pp, layout.v, layout.dp, scenario.plan.training.global_batch_size,
       scenario.plan.training.sequence_length);
   for (const std::string& note : job.notes) lines += "  " + note + "\n";
   for (const std::string& key : job.unused) lines += "  not used: " + key + "\n";
   if (!feasibility.is_feasible()) lines += "infeasible\n" + scenarios::reasons(feasibility);
   OutputFiles files;
-  files.add(options.out, text);
+  files.add(options.output, text);
   answer(options.common, document, lines, std::move(files));
   return feasibility.is_feasible() ? kOk : kInfeasible;
 }
@@ -79,7 +89,7 @@ Command add_import(CLI::App& root) {
       ->check(whole_number(1, 1 << 22));
   app->add_option("--set", options->variables,
                   "NAME=VALUE of a shell variable, instead of its own");
-  app->add_option("-o,--out", options->out, "scenario to write")->required();
+  app->add_option("-o,--output", options->output, "scenario to write")->required();
   options->common.add_outputs_to(*app);
   return {app, [options] { return run(*options); }};
 }

@@ -32,6 +32,10 @@ constexpr const char* kLogColumns = "| date | commit | constants |";
 
 // Appends to the log of runs; a new log gets its header.
 void append(const Options& options, const scenarios::Scoreboard& board) {
+  if (board.scored().empty()) {
+    throw Error(ErrorCode::InvalidInput,
+                fmt::format("--log {}: {} has no row to score", options.log, options.rows));
+  }
   const std::filesystem::path path = options.log;
   std::string text;
   std::error_code problem;

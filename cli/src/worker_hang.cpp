@@ -1,6 +1,7 @@
 #include "worker_hang.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

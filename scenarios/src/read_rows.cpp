@@ -269,7 +269,10 @@ void demand_distinct(const std::vector<std::string>& header, const std::string& 
 }
 
 RowFile read_csv(const std::filesystem::path& path) {
-  std::istringstream lines(read_file(path));
+  std::string text = read_file(path);
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // spreadsheets write one
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+  std::istringstream lines(text);
   std::string line;
   if (!std::getline(lines, line)) {
     throw Error(ErrorCode::InvalidInput, fmt::format("{}:1: empty", path.string()));

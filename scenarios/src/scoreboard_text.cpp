@@ -87,11 +87,18 @@ Document summary_document(const Scoreboard& board) {
 
 std::string group_cells(const std::string& name, const Scoreboard& board,
                         std::string_view separator) {
-  return fmt::format("{:<44}{}{:>5}{}{:>7.1f}{}{:>7.1f}{}{:>+7.1f}{}{:>+7.1f}{}{:>7}{}{:>7}{}{:>7}",
-                     name, separator, board.scored().size(), separator,
-                     100 * board.mean_abs_error(), separator, 100 * board.median_abs_error(),
-                     separator, 100 * board.worst(), separator, 100 * board.bias(), separator,
-                     percent_or_dash(board.naive_mean_abs_error()), separator,
+  const bool has_rows = !board.scored().empty();  // anchors alone have no errors
+  const auto percent = [has_rows](double value) {
+    return has_rows ? fmt::format("{:.1f}", 100 * value) : "-";
+  };
+  const auto signed_percent = [has_rows](double value) {
+    return has_rows ? fmt::format("{:+.1f}", 100 * value) : "-";
+  };
+  return fmt::format("{:<44}{}{:>5}{}{:>7}{}{:>7}{}{:>7}{}{:>7}{}{:>7}{}{:>7}{}{:>7}", name,
+                     separator, board.scored().size(), separator, percent(board.mean_abs_error()),
+                     separator, percent(board.median_abs_error()), separator,
+                     signed_percent(board.worst()), separator, signed_percent(board.bias()),
+                     separator, percent_or_dash(board.naive_mean_abs_error()), separator,
                      percent_or_dash(board.coverage_90()), separator,
                      percent_or_dash(board.median_half_width_90()));
 }

@@ -138,6 +138,25 @@ TEST(Command, ALogOfValidationsIsAppendedToSuchATableAlone) {
   const Outcome other = foresail(arguments + scenario(kLegal).string());
   EXPECT_EQ(other.status, 2);
   EXPECT_THAT(other.error, HasSubstr("holds no such table"));
+  const Outcome anchors_alone = foresail(arguments + log.string() + " --anchor 1");
+  EXPECT_EQ(anchors_alone.status, 2);
+  EXPECT_THAT(anchors_alone.error, HasSubstr("has no row to score"));
+  EXPECT_EQ(table, read_file(log));
+}
+
+// What the scenario made of a job refuses is a fault of the job's file.
+TEST(Command, AnImportThatIsRefusedNamesTheJobsFile) {
+  const fs::path job = scratch("command_job.sh");
+  std::ofstream(job) << "pretrain_gpt.py --num-layers 8 --hidden-size 512 --num-attention-heads 7 "
+                        "--seq-length 512 --micro-batch-size 1 --global-batch-size 8 --bf16\n";
+  const fs::path made = scratch("command_job.yaml");
+  fs::remove(made);
+  const Outcome outcome = foresail("import --cluster dgx_h100 --gpus 8 --vocab 51200 --output " +
+                                   made.string() + " " + job.string());
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.error, HasSubstr("command_job.sh: the scenario made of it, not written, is"));
+  EXPECT_THAT(outcome.error, HasSubstr("hidden 512 % heads 7"));
+  EXPECT_FALSE(fs::exists(made));
 }
 
 std::string with_single_spaces(const std::string& line) {

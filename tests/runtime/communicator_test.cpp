@@ -1,4 +1,6 @@
 #include <ATen/ATen.h>
+#include <dlfcn.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <tuple>
@@ -28,6 +30,15 @@ class Collectives : public ::testing::TestWithParam<std::tuple<Network, int>> {
   }
   int size() const { return std::get<1>(GetParam()); }
 };
+
+// The wheels' libtorch exports the symbols of another Gloo: a mixture of the two crashes.
+TEST(Gloo, IsTheSystemsOneWhateverLibtorchExports) {
+  const void* all_reduce = ::dlsym(RTLD_DEFAULT, "_ZN4gloo9allreduceERKNS_16AllreduceOptionsE");
+  ASSERT_NE(all_reduce, nullptr);
+  Dl_info library{};
+  ASSERT_NE(::dladdr(all_reduce, &library), 0);
+  EXPECT_THAT(library.dli_fname, ::testing::HasSubstr("/libgloo.so"));
+}
 
 TEST_P(Collectives, AllReduceSumsAndTakesMaxima) {
   const int n = size();

@@ -41,6 +41,15 @@ TEST(Scoreboard, RowsUsedToRefitCountInNoFigure) {
   EXPECT_THAT(to_text(board), HasSubstr("anchor"));
 }
 
+TEST(Scoreboard, AnchorsAloneHaveNoErrors) {
+  Scoreboard board;
+  board.rows = {row(1, 1.1), row(1, 3)};
+  for (ValidatedRow& each : board.rows) each.anchored = true;
+  EXPECT_THAT(to_text(board), ::testing::ContainsRegex("all +0 +- +- +- +- +-"));
+  EXPECT_THAT(to_markdown(board), ::testing::ContainsRegex("all +\\| +0 \\| +- \\| +- \\|"));
+  EXPECT_TRUE(to_document(board)["mean_abs_error"].is_null());
+}
+
 // 3 of 4 rows are skipped, for two reasons: they do not bury the table.
 TEST(Scoreboard, SkippedRowsAreCountedByReasonOrListed) {
   Scoreboard board;

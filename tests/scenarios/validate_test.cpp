@@ -66,6 +66,12 @@ TEST(Rows, ACsvFilesNameStandsInTables) {
   EXPECT_EQ(read_rows(csv).rows.at(0).source, "a_b");
 }
 
+TEST(Rows, ASpreadsheetsByteOrderMarkIsNoPartOfTheFirstColumn) {
+  const auto csv = test::scratch_folder() / "marked.csv";
+  write_file(csv, "\xef\xbb\xbf" + read_file(kTree / "tests/scenarios/data/rows.csv"));
+  EXPECT_EQ(read_rows(csv).rows.size(), 2u);
+}
+
 TEST(Rows, SharedIdsAreTold) {
   const RowFile file = read_rows(rows_file("- {id: a}\n- {id: a}\n- {id: b, flavour: 3}\n"));
   ASSERT_EQ(file.skipped.size(), 3u);
