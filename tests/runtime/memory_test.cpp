@@ -55,6 +55,19 @@ Layout in_context(ContextParallel kind) {
   return layout;
 }
 
+void use_experts(planner::Plan& plan) {
+  plan.model.experts = {.count = 4, .per_token = 2, .ffn = 256, .shared = 1, .shared_ffn = 256};
+}
+
+/// States are shared by two ranks, and there are two groups of them.
+Layout in_groups(int ep) {
+  Layout layout = layout_of({.dp = 4});
+  layout.ep = ep;
+  layout.zero_stage = 3;
+  layout.shard_size = 2;
+  return layout;
+}
+
 std::vector<Case> cases() {
   return {
       {layout_of({})},
@@ -108,11 +121,14 @@ std::vector<Case> cases() {
       {pipelined(layout_of({.tp = 4})), "gpt_tiny",
        [](planner::Plan& plan) { plan.model.block = models::Block::Parallel; }, "parallel block"},
       {changed(layout_of({.dp = 2}), [](Layout& layout) { layout.ep = 2; }), "gpt_tiny",
+       use_experts, "experts"},
+      {in_groups(1), "gpt_tiny", use_experts, "experts"},
+      {in_groups(2), "gpt_tiny",
        [](planner::Plan& plan) {
-         plan.model.experts = {
-             .count = 4, .per_token = 2, .ffn = 256, .shared = 1, .shared_ffn = 256};
+         use_experts(plan);
+         plan.training.optimizer = program::Optimizer::Lamb;
        },
-       "experts"},
+       "experts, LAMB"},
       {in_context(ContextParallel::AllGather)},
       {in_context(ContextParallel::Ring)},
       {in_context(ContextParallel::AllToAll)},
@@ -150,7 +166,7 @@ std::vector<Row> rows_of(const planner::Plan& plan) {
 std::string name_of(const Case& each) {
   std::string text = describe(each.layout);
   if (each.layout.recompute != Recompute::None) {
-    text += ", recompute " + std::string(to_string(each.layout.recompute));
+    text += ", recompute " + planner::to_text(each.layout.recompute);
   }
   if (each.model == "gpt_tiny_tied") text += ", tied";
   return each.parts.empty() ? text : text + ", " + each.parts;
