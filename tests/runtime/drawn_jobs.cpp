@@ -19,6 +19,9 @@ using Change = std::function<void(Plan&)>;
 
 constexpr std::uint64_t kSeed = 20261201;
 constexpr int kRanksMax = 8;
+/// LAMB on experts in bf16: what rounding sends to another expert grows with the steps. At a rate
+/// of 0.015 layouts differ by up to 7 % in the gradient norm of step 28, at this one by 0.04 %.
+constexpr double kBf16ExpertRate = 0.005;
 
 class Draw {
  public:
@@ -200,6 +203,8 @@ DrawnJob draw_job(std::uint64_t index) {
     if (is_bf16) {
       plan.training.precision = DType::Bf16;
       plan.training.global_batch_size = kBf16Batch;
+      const bool is_lamb = plan.training.optimizer == program::Optimizer::Lamb;
+      if (has_experts && is_lamb) plan.training.learning_rate = kBf16ExpertRate;
     }
     plan.stack.async_tensor_parallel = is_async;
   };
