@@ -108,7 +108,7 @@ class LayerWalk {
     attention_forward();
     if (graph == Graph::Dropped) {
       live_.drop({"query", "key", "value", "softmax.output", "softmax.wide_output",
-                  "attention.dropout_mask", "attention.dropout_output"});
+                  "attention.dropout_mask", "attention.dropout_output", "context.by_head"});
     }
     linear_.row_forward("proj", is_parallel_ ? 0 : share_.context_width);
     if (!is_parallel_) {
@@ -250,7 +250,8 @@ class LayerWalk {
     if (!is_flash_ || exchange_.trades_heads) live_.make("context.by_head", size_.context);
     live_.drop({"repeated_values"});
     live_.make("proj.input", size_.kept_context);
-    live_.drop({"context.by_head", "qkv.output", "exchanged_keys", "block_outputs"});
+    live_.drop({"qkv.output", "exchanged_keys", "block_outputs"});
+    if (!is_flash_) live_.drop({"context.by_head"});
   }
 
   // Cast and scaled in new tensors, masked in place, and the result cast back.
@@ -284,8 +285,8 @@ class LayerWalk {
     }
     live_.drop({"query", "key", "value", "softmax.output", "softmax.wide_output",
                 "attention.dropout_mask", "attention.dropout_output", "proj.input.gradient",
-                "exchanged_keys", "exchanged_keys.gradient", "context.gradient",
-                "traded_gradients"});
+                "exchanged_keys", "exchanged_keys.gradient", "context.gradient", "traded_gradients",
+                "context.by_head"});
   }
 
   void unfused_backward() {

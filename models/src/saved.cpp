@@ -64,6 +64,11 @@ std::vector<SavedTensor> kept_by_forward(const Model& model, const Share& share,
   saved.push_back({"key", Bytes(share.tokens * share.key_width * e)});
   saved.push_back({"value", Bytes(share.tokens * share.value_width * e)});
   if (!out.scores) add_scores(saved, model, share);
+  // Fused attention wants its output again, which is not what proj reads where heads are traded.
+  const bool trades = share.is_context_parallel && share.cp_kind == ContextParallel::AllToAll;
+  if (trades && out.split.stack.flash_attention) {
+    saved.push_back({"context.by_head", Bytes(share.tokens * share.context_width * e)});
+  }
   saved.push_back({"proj.input", Bytes(share.tokens * share.context_width * share.linear_element)});
   if (experts != nullptr) {
     add_mask(saved, "dropout_mask1", model, share);

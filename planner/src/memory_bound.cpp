@@ -114,7 +114,11 @@ class Margins {
     add_statistics();
     add_temporaries();
     add_state_copies();
-    if (plan_.cluster.device.kind == topologies::DeviceKind::Gpu) add_gpu(point);
+    if (plan_.cluster.device.kind == topologies::DeviceKind::Gpu) {
+      add_gpu(point);
+    } else if (plan_.stack.flash_attention) {
+      add_attention_tiles();
+    }
     return std::move(margins_);
   }
 
@@ -198,6 +202,19 @@ class Margins {
       add("parameters_on_their_way", Bytes(shard * size_of(storage_dtype(plan_.training))),
           "the shard of the largest bucket, copied for its gather");
     }
+  }
+
+  /// On GPUs they stay on the chip.
+  void add_attention_tiles() {
+    constexpr std::int64_t kSide = 64;
+    const std::int64_t positions = plan_.training.sequence_length / plan_.layout.cp;
+    const std::int64_t side = std::min(kSide, positions);
+    const std::int64_t batch = plan_.layout.microbatch_size * plan_.model.heads / plan_.layout.tp;
+    add("attention_tiles",
+        Bytes(batch * side * (3 * side + 8 * plan_.model.head_size) * size_of(DType::Fp32)),
+        "fused attention on a CPU: a tile's scores, probabilities and gradients, its queries, "
+        "keys, "
+        "values and their gradients, in fp32");
   }
 
   void add_gpu(const program::MemoryNeed& point) {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "context_attention.h"
+#include "flash_function.h"
 #include "token_order.h"
 
 namespace foresail::runtime {
@@ -28,7 +29,8 @@ std::vector<at::Tensor> make_masks(const models::Model& model, const models::Spl
   if (split.context_parallel == models::ContextParallel::AllToAll) {
     return {hidden_pairs(model, all, all)};
   }
-  if (split.context_parallel == models::ContextParallel::AllGather) {
+  if (split.context_parallel == models::ContextParallel::AllGather &&
+      !split.stack.flash_attention) {
     return {hidden_pairs(model, own, all)};
   }
   std::vector<at::Tensor> masks;
@@ -37,6 +39,12 @@ std::vector<at::Tensor> make_masks(const models::Model& model, const models::Spl
     masks.push_back(hidden_pairs(model, own, token_positions(split, from)));
   }
   return masks;
+}
+
+/// FlashMask::window.
+std::optional<std::int64_t> plain_window(const models::Model& model, const models::Split& split) {
+  if (split.cp > 1) return std::nullopt;  // tokens are not in the order of their positions
+  return model.attention == models::Attention::SlidingWindow ? model.window : 0;
 }
 
 /// Of a sequence that is cut over ranks: saves for the backward pass, and answers with the output.
@@ -169,7 +177,11 @@ AttentionTables make_attention_tables(const models::Model& model, const models::
   const at::Tensor positions = token_positions(split, cp_rank);
   tables.positions = positions.to(device);
   for (const at::Tensor& mask : make_masks(model, split, cp_rank)) {
-    tables.is_masked.push_back(mask.to(device));
+    if (split.stack.flash_attention) {
+      tables.flash_masks.push_back({mask.to(device), MaskTiles(mask), plain_window(model, split)});
+    } else {
+      tables.is_masked.push_back(mask.to(device));
+    }
   }
   if (model.positions != models::Positions::Rotary) return tables;
   const at::Tensor pair = at::arange(0, model.head_size, 2, at::kDouble) / model.head_size;
@@ -287,6 +299,7 @@ void CoreAttention::rotate(at::Tensor& by_head, double direction) const {
 }
 
 at::Tensor CoreAttention::forward(const at::Tensor& qkv) {
+  if (scope_.split->stack.flash_attention) return flash_attend(*this, qkv);
   return AttentionFunction::apply(qkv, static_cast<const CoreAttention*>(this));
 }
 

@@ -1,6 +1,7 @@
 /// \file
-/// Causal attention over the heads of this rank, as two batched GEMMs and a softmax, so that the
-/// GEMMs are those of the Program. Grouped-query attention and rotary positions included.
+/// Causal attention over the heads of this rank: as two batched GEMMs and a softmax, so that the
+/// GEMMs are those of the Program, or fused (flash_function.h). Grouped-query attention and rotary
+/// positions included.
 #pragma once
 
 #include <functional>

@@ -39,6 +39,16 @@ LocalTerms local_terms(const StageScope& scope, const at::Tensor& logits, const 
   return terms;
 }
 
+/// Probabilities times `weight`, of exponentials and the reciprocals of their sums. Operator by
+/// operator in two passes over the logits, one behind the other; fused in one.
+at::Tensor weighed(const StageScope& scope, const at::Tensor& exponentials,
+                   const at::Tensor& reciprocals, const at::Tensor& weight) {
+  if (scope.split->stack.fused_cross_entropy) {
+    return exponentials * (reciprocals * weight).unsqueeze(1);
+  }
+  return (exponentials * reciprocals.unsqueeze(1)).mul_(weight);
+}
+
 struct CrossEntropyFunction : torch::autograd::Function<CrossEntropyFunction> {
   static at::Tensor forward(AutogradContext* graph, at::Tensor input, at::Tensor targets,
                             const CrossEntropy* layer) {
@@ -74,7 +84,7 @@ struct CrossEntropyFunction : torch::autograd::Function<CrossEntropyFunction> {
     const variable_list saved = graph->get_saved_variables();
     const at::Tensor grad = layer.scope().context().compute("cross_entropy.backward", [&] {
       const at::Tensor weight = grads[0] / static_cast<double>(saved[0].size(0));
-      at::Tensor probabilities = saved[0] * (saved[1] * weight).unsqueeze(1);
+      at::Tensor probabilities = weighed(layer.scope(), saved[0], saved[1], weight);
       const at::Tensor index = saved[2].clamp_min(0).unsqueeze(1);
       const at::Tensor own = saved[2].ge(0).to(at::kFloat).mul_(weight.neg()).unsqueeze(1);
       probabilities.scatter_add_(1, index, own);

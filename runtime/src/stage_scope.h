@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "flash_attention.h"
 #include "foresail/base/error.h"
 #include "foresail/models/operators.h"
 #include "mesh_place.h"
@@ -24,6 +25,9 @@ namespace foresail::runtime {
 struct AttentionTables {
   /// [queries, keys], true where a query must not see the key. By step of a ring, else one.
   std::vector<at::Tensor> is_masked;
+  /// The same for flash attention, by source of gathered keys too: the own first, then the rank
+  /// before, and so on.
+  std::vector<FlashMask> flash_masks;
   at::Tensor positions;     ///< of the own tokens in their sequence, in the order of their rows
   at::Tensor cosine, sine;  ///< [own positions, head_size / 2]; rotary positions only
 };

@@ -196,6 +196,9 @@ DrawnJob draw_job(std::uint64_t index) {
   const Named optimizer = draw.of(all_optimizers());
   const bool is_bf16 = index % 3 == 1;
   const bool is_async = !draw.one_in(4);
+  // Streams of their own: they neither make a layout impossible nor change those drawn before.
+  const bool is_fused = Rng(kSeed).stream("fused attention", index).below(3) == 0;
+  const bool overlaps_tp = Rng(kSeed).stream("overlap tp", index).below(2) == 1;
   DrawnJob job;
   job.tiny.change = [=](Plan& plan) {
     model.change(plan);
@@ -207,16 +210,16 @@ DrawnJob draw_job(std::uint64_t index) {
       if (has_experts && is_lamb) plan.training.learning_rate = kBf16ExpertRate;
     }
     plan.stack.async_tensor_parallel = is_async;
+    plan.stack.flash_attention = is_fused;
   };
   do {
     job.tiny.layout = draw_layout(draw, has_experts);
   } while (!is_possible(job.tiny));
-  // Of a stream of its own: it neither makes a layout impossible nor changes those drawn before.
-  const bool overlaps_tp = Rng(kSeed).stream("overlap tp", index).below(2) == 1;
   job.tiny.layout.overlap.tp = job.tiny.layout.tp > 1 && overlaps_tp;
   job.is_bf16 = is_bf16;
   job.is_dropless = has_experts && model.name != "experts with room";
   job.learner = model.name + ", " + optimizer.name + (is_bf16 ? ", bf16" : ", fp32");
+  if (is_fused) job.learner += ", flash attention";
   job.text = job.learner + ": " + describe_all(job.tiny.layout);
   return job;
 }

@@ -82,6 +82,26 @@ std::vector<Case> cases_of_experts() {
   };
 }
 
+void use_flash(planner::Plan& plan) {
+  plan.stack.flash_attention = true;
+}
+
+std::vector<Case> fused_cases() {
+  return {
+      {pipelined(layout_of({.tp = 2})), "gpt_tiny", use_flash, "flash attention"},
+      {layout_of({.tp = 2}), "gpt_tiny",
+       [](planner::Plan& plan) {
+         use_llama_parts(plan);
+         plan.model.ffn = 384;
+         use_flash(plan);
+       },
+       "Llama's parts, flash attention"},
+      {in_context(ContextParallel::AllGather), "gpt_tiny", use_flash, "flash attention"},
+      {in_context(ContextParallel::Ring), "gpt_tiny", use_flash, "flash attention"},
+      {in_context(ContextParallel::AllToAll), "gpt_tiny", use_flash, "flash attention"},
+  };
+}
+
 std::vector<Case> cases() {
   return {
       {layout_of({})},
@@ -194,7 +214,8 @@ TEST(Memory, PeaksOfRealStepsAreThosePlanned) {
   runtime::TensorMemory::count();
   ASSERT_TRUE(runtime::TensorMemory::is_counting());
   std::vector<Case> all = cases();
-  for (const Case& each : cases_of_experts()) all.push_back(each);
+  std::ranges::move(fused_cases(), std::back_inserter(all));
+  std::ranges::move(cases_of_experts(), std::back_inserter(all));
   for (const Case& each : all) {
     const planner::Plan plan =
         make_plan({.layout = each.layout, .model = each.model, .change = [&](planner::Plan& made) {

@@ -17,7 +17,8 @@ using GemmShape = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int6
 
 /// What one rank did in one step.
 struct Observed {
-  std::vector<GemmShape> gemms;  ///< sorted
+  std::vector<GemmShape> gemms;  ///< sorted; those of fused attention are its own affair
+  double attention_flops = 0;    ///< of products within fused attention
   std::map<Lane, std::vector<program::OpId>> executed;
   std::string digest;
 };

@@ -78,6 +78,7 @@ TEST(DrawnParity, TheWholeSetHasEveryChoice) {
                              "lamb",
                              "bf16",
                              "fp32",
+                             "flash attention",
                              "gpt,",
                              "tied,",
                              "tied llama",
