@@ -51,7 +51,6 @@ runtime::Job make_job(const planner::Plan& plan) {
     }
   }
   job.zero_stage = plan.layout.zero_stage;
-  job.shard_size = plan.layout.shard_size;
   job.optimizer_offload = plan.layout.optimizer_offload;
   if (!plan.layout.recompute.is_plain()) job.recompute = to_text(plan.layout.recompute);
   job.schedule = std::string(to_string(plan.layout.schedule));

@@ -88,7 +88,7 @@ class StageBench {
         ep_(place_.experts.ep, place_.experts.ep_size),
         etp_(place_.experts.etp, place_.experts.etp_size),
         etp_ep_(place_.experts.place_of_self(), place_.experts.ep_size * place_.experts.etp_size),
-        expert_shards_(place_.experts.copy, place_.experts.copies),
+        expert_shards_(place_.experts.shard, place_.experts.shards),
         stage_(job, rank, device_.place()),
         passes_(job, stage_, place_, {.device = &device_}),
         state_(job, stage_, place_, device_) {

@@ -413,6 +413,8 @@ void take_experts(const StageScope& scope, Bucket& bucket, const std::string& pr
   const std::int64_t width = ffn * static_cast<std::int64_t>(parts.size());
   options.fc1 = bucket.take(prefix + "experts.fc1.weight", Spread::Sharded, {local, width, hidden});
   options.fc2 = bucket.take(prefix + "experts.fc2.weight", Spread::Sharded, {local, hidden, ffn});
+  options.fc1->stacked = local;
+  options.fc2->stacked = local;
   if (model.biases) {
     options.fc1_bias = bucket.take(prefix + "experts.fc1.bias", Spread::Sharded, {local, width});
     options.fc2_bias =

@@ -101,6 +101,7 @@ class GlooCommunicator : public Communicator {
 
   void all_gather(const Tensor& input, Tensor& output) override {
     FORESAIL_EXPECT(output.numel() == input.numel() * size());
+    if (output.numel() == 0) return;  // Gloo divides by the size: experts may get no token
     guarded("all_gather", byte_size(output), [&] {
       gloo::AllgatherOptions options(context_);
       options.setInput(bytes_of(input), byte_size(input));
@@ -113,6 +114,7 @@ class GlooCommunicator : public Communicator {
   void reduce_scatter(const Tensor& input, Tensor& output) override {
     FORESAIL_EXPECT(input.numel() == output.numel() * size());
     FORESAIL_EXPECT(input.scalar_type() == output.scalar_type());
+    if (output.numel() == 0) return;
     guarded("reduce_scatter", byte_size(input), [&] {
       with_elements(input, [&](const auto* elements) {
         using Element = std::remove_const_t<std::remove_pointer_t<decltype(elements)>>;

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "foresail/base/error.h"
 
 namespace foresail::runtime {
@@ -43,19 +41,6 @@ void check_model(const Job& job) {
          fmt::format("up to model.max_positions {}", model.max_positions));
 }
 
-/// What the simulator knows of experts and this runtime does not.
-void check_experts(const Job& job) {
-  if (job.model.experts.count == 0) return;
-  const auto& communicators = job.program.communicators;
-  const bool has_groups = std::ranges::find(communicators, "expert_replica",
-                                            &program::Communicator::name) != communicators.end();
-  demand(has_groups ? Support::No : Support::Yes, "layout.shard_size",
-         std::to_string(job.shard_size), "0 with experts");
-  const program::Optimizer optimizer = job.training.optimizer;
-  demand(optimizer != program::Optimizer::Lamb ? Support::Yes : Support::No, "training.optimizer",
-         to_string(optimizer), "adam, adamw with experts");
-}
-
 void check_layout(const Job& job) {
   demand(job.recompute.empty() ? Support::Yes : Support::No, "layout.recompute", job.recompute,
          "none, selective, full");
@@ -67,7 +52,6 @@ void check_layout(const Job& job) {
   }
   demand(job.optimizer_offload == 0 ? Support::Yes : Support::No, "layout.optimizer_offload",
          fmt::format("{}", job.optimizer_offload), "0");
-  check_experts(job);
   const DType precision = job.training.precision;
   demand(precision == DType::Fp32 || precision == DType::Bf16 ? Support::Yes : Support::No,
          "training.precision", to_string(precision), "fp32, bf16");

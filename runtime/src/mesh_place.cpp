@@ -1,7 +1,6 @@
 #include "mesh_place.h"
 
 #include <algorithm>
-#include <string_view>
 #include <vector>
 
 #include "foresail/base/error.h"
@@ -28,6 +27,8 @@ ExpertPlace expert_place(const program::RankGrid& grid, RankId rank) {
                     .etp_size = grid.size(Axis::Tp),
                     .copy = axis(at, Axis::Dp),
                     .copies = grid.size(Axis::Dp),
+                    .shard = axis(at, Axis::Dp),
+                    .shards = grid.size(Axis::Dp),
                     .place_of = {}};
   const std::vector<RankId> members = grid.group(rank, {Axis::Tp, Axis::Ep});
   place.place_of.resize(members.size());
@@ -37,6 +38,22 @@ ExpertPlace expert_place(const program::RankGrid& grid, RankId rank) {
     place.place_of[static_cast<std::size_t>(index)] = static_cast<int>(i);
   }
   return place;
+}
+
+/// Where groups share states, the place in one's own, and among those that hold the same.
+void cut_into_groups(const program::Program& program, RankId rank, MeshPlace& place) {
+  for (std::uint32_t i = 0; i < program.communicators.size(); ++i) {
+    const program::Communicator& communicator = program.communicators[i];
+    const program::Cut& cut = communicator.cut;
+    if (cut.kind == program::Cut::Kind::None) continue;
+    const bool is_of_experts = communicator.grid == program::GridKind::Expert;
+    int& shard = is_of_experts ? place.experts.shard : place.shard;
+    int& replica = is_of_experts ? place.experts.replica : place.replica;
+    const int own = place_in(program.members(program::CommunicatorId{i}, rank), rank);
+    (cut.kind == program::Cut::Kind::Within ? shard : replica) = own;
+    (is_of_experts ? place.experts.shards : place.shards) = cut.size;
+    if (cut.size == 1) shard = 0;  // a group has one copy of an expert, which nobody shares
+  }
 }
 
 }  // namespace
@@ -58,17 +75,7 @@ MeshPlace MeshPlace::of(const program::Program& program, RankId rank) {
   if (program.expert_grid) place.experts = expert_place(*program.expert_grid, rank);
   place.shard = place.copy;
   place.shards = place.copies();
-  for (std::uint32_t i = 0; i < program.communicators.size(); ++i) {
-    const std::string_view name = program.communicators[i].name;
-    if (name != "shard" && name != "replica") continue;
-    const std::vector<RankId> members = program.members(program::CommunicatorId{i}, rank);
-    if (name == "replica") {
-      place.replica = place_in(members, rank);
-    } else {
-      place.shard = place_in(members, rank);
-      place.shards = static_cast<int>(members.size());
-    }
-  }
+  cut_into_groups(program, rank, place);
   return place;
 }
 

@@ -14,6 +14,9 @@ struct ExpertPlace {
   int ep = 0, etp = 0, ep_size = 1, etp_size = 1;
   /// Place among the ranks that hold the same experts.
   int copy = 0, copies = 1;
+  /// Of those, the ranks that share one copy of what ZeRO shards, and which of the groups of such
+  /// ranks this one is in: as in MeshPlace.
+  int shard = 0, shards = 1, replica = 0;
   /// By ep * etp_size + etp: place in the group of all of them that tell each other their counts.
   std::vector<int> place_of;
 

@@ -1,5 +1,7 @@
 #include "parameters.h"
 
+#include <algorithm>
+
 #include "foresail/base/error.h"
 #include "foresail/base/rng.h"
 #include "host_copy.h"
@@ -34,8 +36,22 @@ void fill_normal(const at::Tensor& target, const std::string& name, const Block&
   });
 }
 
+Extent overlap(const Extent& a, const Extent& b) {
+  const std::int64_t first = std::max(a.first, b.first);
+  const std::int64_t end = std::min(a.first + a.count, b.first + b.count);
+  return {first, std::max<std::int64_t>(0, end - first)};
+}
+
 bool Parameter::is_matrix() const {
   return !name.ends_with(".bias") && name.find("norm") == std::string::npos;
+}
+
+std::vector<Extent> Parameter::matrices() const {
+  std::vector<Extent> all;
+  if (!is_matrix()) return all;
+  const std::int64_t count = value.numel() / stacked;
+  for (std::int64_t i = 0; i < stacked; ++i) all.push_back({offset + i * count, count});
+  return all;
 }
 
 Bucket::Bucket(std::int64_t elements, int shards, DType dtype, at::Device device)

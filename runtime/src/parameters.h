@@ -18,17 +18,30 @@ namespace foresail::runtime {
 /// How a parameter stands on the ranks of a tensor-parallel group.
 enum class Spread { Sharded, Replicated };
 
+/// A piece of a flat buffer, in elements.
+struct Extent {
+  std::int64_t first = 0, count = 0;
+};
+/// What both have; of no element if there is nothing.
+Extent overlap(const Extent& a, const Extent& b);
+
 /// One tensor of a bucket. `value`, `master` and `grad` are views into the bucket's buffers.
 struct Parameter {
   std::string name;
   Spread spread = Spread::Sharded;
   std::int64_t offset = 0;  ///< in elements of the bucket
+  /// Equal matrices that lie one behind the other: one of each expert.
+  std::int64_t stacked = 1;
   at::Tensor value;
   at::Tensor master;  ///< fp32; there while Bucket::masters() is
   at::Tensor grad;
 
   /// Weights, which decay and which LAMB scales; biases and norms are none.
   bool is_matrix() const;
+  /// In elements of the bucket.
+  Extent extent() const { return {offset, value.numel()}; }
+  /// Of each of its matrices; none if it is a bias or a norm.
+  std::vector<Extent> matrices() const;
 };
 
 /// A block of rows and columns of a global matrix.

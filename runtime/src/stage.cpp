@@ -146,7 +146,7 @@ Stage::Stage(const Job& job, RankId rank, at::Device device) {
   for (const ChunkPart& part : parts) {
     buckets_.push_back(std::make_unique<Bucket>(bucket_elements(job, part, has_own_bucket), dp,
                                                 job.training.precision, device));
-    expert_buckets_.push_back(make_expert_bucket(job, part, place.experts.copies, device));
+    expert_buckets_.push_back(make_expert_bucket(job, part, place.experts.shards, device));
     const Chunk::Buckets buckets{buckets_.back().get(), expert_buckets_.back().get()};
     chunks_.push_back(std::make_shared<Chunk>(scope_, part, buckets, tied));
   }

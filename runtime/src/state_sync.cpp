@@ -17,17 +17,6 @@ void expect_bytes(const Op& op, const at::Tensor& tensor) {
   FORESAIL_EXPECT(op.bytes.count() == static_cast<std::int64_t>(tensor.nbytes()));
 }
 
-/// The intersection of a parameter with the owned range, as an offset and a length in the bucket.
-struct Overlap {
-  std::int64_t first = 0;
-  std::int64_t count = 0;
-};
-Overlap overlap(const Parameter& parameter, std::int64_t first, std::int64_t count) {
-  const std::int64_t begin = std::max(parameter.offset, first);
-  const std::int64_t end = std::min(parameter.offset + parameter.value.numel(), first + count);
-  return {begin, std::max<std::int64_t>(0, end - begin)};
-}
-
 /// The values of 0-dim tensors, in one wait for the device.
 std::vector<double> doubles_of(const std::vector<at::Tensor>& scalars) {
   if (scalars.empty()) return {};
@@ -60,7 +49,7 @@ StateSync::StateSync(const Job& job, Stage& stage, const MeshPlace& place, Devic
       experts_.emplace_back();
       continue;
     }
-    experts_.push_back(own(*bucket, experts, place.experts.copy));
+    experts_.push_back(own(*bucket, experts, place.experts.shard));
     experts_.back().is_sharded = experts.is_sharded;
   }
 }
@@ -113,31 +102,39 @@ StateSync::Owned StateSync::own(Bucket& bucket, const Traffic& traffic, int shar
 }
 
 void StateSync::make_optimizer(Owned& owned) const {
-  std::vector<MatrixPart> parts;
-  const auto& parameters = owned.bucket->parameters();
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (!parameters[i]->is_matrix()) continue;
-    const Overlap own = overlap(*parameters[i], owned.first, owned.master.numel());
-    if (own.count == 0) continue;
-    parts.push_back({own.first - owned.first, own.count});
-    owned.matrices.push_back(i);
-  }
+  owned.norms = UpdateNorms(*owned.bucket, owned.extent());
   const program::Training& training = job_.training;
   owned.optimizer = std::make_unique<Optimizer>(
       OptimizerOptions{.kind = training.optimizer, .weight_decay = training.weight_decay},
-      owned.master, std::move(parts));
+      owned.master, owned.norms.parts());
 }
 
-bool StateSync::is_of_experts(const Op& op) {
-  return op.payload == Payload::ExpertGradients || op.payload == Payload::ExpertParameters;
+bool StateSync::is_of_experts(const Op& op) const {
+  const program::Communicator& group = job_.program.communicators.at(op.communicator.value);
+  return group.grid == program::GridKind::Expert;
+}
+
+std::vector<StateSync::Owned*> StateSync::all_owned() {
+  std::vector<Owned*> all;
+  for (std::vector<Owned>* some : {&owned_, &experts_}) {
+    for (Owned& owned : *some) {
+      if (owned.bucket != nullptr) all.push_back(&owned);
+    }
+  }
+  return all;
 }
 
 StateSync::Owned& StateSync::owned_of(const Op& op) {
-  if (is_of_experts(op)) return experts_.at(static_cast<std::size_t>(op.chunk));
-  const bool is_embedding =
-      op.payload == Payload::EmbeddingGradients || op.payload == Payload::EmbeddingParameters;
+  const auto chunk = static_cast<std::size_t>(op.chunk);
+  if (is_of_experts(op)) {
+    FORESAIL_EXPECT(experts_.at(chunk).bucket != nullptr);
+    return experts_[chunk];
+  }
+  // Shards of the embedding belong to no chunk.
+  const bool is_embedding = op.payload == Payload::EmbeddingGradients ||
+                            op.payload == Payload::EmbeddingParameters || op.chunk < 0;
   FORESAIL_EXPECT(!is_embedding || stage_.embedding_bucket() != nullptr);
-  return is_embedding ? owned_.back() : owned_.at(static_cast<std::size_t>(op.chunk));
+  return is_embedding ? owned_.back() : owned_.at(chunk);
 }
 
 std::vector<StateSync::Owned*> StateSync::owned_of_chunk(int chunk) {
@@ -250,10 +247,10 @@ void StateSync::sum_mirrors(const Op& op, Communicator& communicator) {
   }
 }
 
-/// Groups that shard the states each hold a copy of this shard.
+/// Groups that shard the states each hold a copy of this shard, or of experts that no two of the
+/// group share.
 void StateSync::sum_replicas(const Op& op, Communicator& communicator) {
-  FORESAIL_EXPECT(op.chunk >= 0 || stage_.embedding_bucket() != nullptr);
-  Owned& owned = op.chunk >= 0 ? owned_.at(static_cast<std::size_t>(op.chunk)) : owned_.back();
+  Owned& owned = owned_of(op);
   expect_bytes(op, owned.grads);
   communicator.all_reduce(owned.grads, Reduction::Sum);
 }
@@ -283,7 +280,7 @@ void StateSync::reduce_replicated(const Op& op, Communicator& tp) {
   for (const Owned& owned : owned_) {
     for (const auto& parameter : owned.bucket->parameters()) {
       if (parameter->spread != Spread::Replicated) continue;
-      const Overlap own = overlap(*parameter, owned.first, owned.grads.numel());
+      const Extent own = overlap(parameter->extent(), owned.extent());
       if (own.count > 0) {
         parts.emplace_back(owned.grads.narrow(0, own.first - owned.first, own.count),
                            message.narrow(0, place + own.first - parameter->offset, own.count));
@@ -310,6 +307,7 @@ bool StateSync::counts(const Parameter& parameter, const Owned& owned) const {
 /// The same of routed experts, on their own mesh.
 bool StateSync::counts_expert(const Parameter& parameter, const Owned& owned) const {
   if (!owned.is_sharded && place_.experts.copy != 0) return false;
+  if (place_.experts.replica != 0) return false;
   if (parameter.spread == Spread::Replicated && place_.experts.etp != 0) return false;
   return !is_mirror(owned);
 }
@@ -327,7 +325,7 @@ at::TensorOptions StateSync::float_options() const {
 StepScalars StateSync::local_scalars(double loss) const {
   std::vector<at::Tensor> norms;
   const auto add = [&](const Parameter& parameter, const Owned& owned) {
-    const Overlap own = overlap(parameter, owned.first, owned.grads.numel());
+    const Extent own = overlap(parameter.extent(), owned.extent());
     if (own.count == 0) return;
     norms.push_back(squared_norm(owned.grads.narrow(0, own.first - owned.first, own.count)));
   };
@@ -361,7 +359,7 @@ void StateSync::for_each_counted(
   for (const Owned& owned : owned_) {
     for (const auto& parameter : owned.bucket->parameters()) {
       if (!counts(*parameter, owned)) continue;
-      const Overlap own = overlap(*parameter, owned.first, owned.grads.numel());
+      const Extent own = overlap(parameter->extent(), owned.extent());
       if (own.count == 0) continue;
       visit(*parameter, own.first - parameter->offset,
             owned.master.narrow(0, own.first - owned.first, own.count));
@@ -370,12 +368,7 @@ void StateSync::for_each_counted(
 }
 
 void StateSync::fill(const std::function<void()>& write) {
-  std::vector<Owned*> all;
-  for (std::vector<Owned>* some : {&owned_, &experts_}) {
-    for (Owned& owned : *some) {
-      if (owned.bucket != nullptr) all.push_back(&owned);
-    }
-  }
+  const std::vector<Owned*> all = all_owned();
   for (const Owned* owned : all) {
     at::Tensor& values = owned->bucket->values();
     if (owned->shard.defined()) give_storage(values, at::zeros_like(values));
@@ -400,15 +393,12 @@ void StateSync::optimize(std::string_view kernel, const OptimizerStep& step) {
   if (kernel == "optimizer.apply") return apply_updates(step.learning_rate);
   FORESAIL_EXPECT(kernel == "optimizer");
   const double scale = clip_scale(job_.training.clip, step.gradient_norm);
-  for (std::vector<Owned>* all : {&owned_, &experts_}) {
-    for (Owned& owned : *all) {
-      if (owned.bucket == nullptr) continue;
-      if (is_lamb) {
-        owned.optimizer->make_updates(owned.grads, scale);
-      } else {
-        owned.optimizer->step(owned.grads, scale, step.learning_rate);
-        finish_step(owned);
-      }
+  for (Owned* owned : all_owned()) {
+    if (is_lamb) {
+      owned->optimizer->make_updates(owned->grads, scale);
+    } else {
+      owned->optimizer->step(owned->grads, scale, step.learning_rate);
+      finish_step(*owned);
     }
   }
   if (is_lamb) measure_updates();
@@ -422,68 +412,39 @@ void StateSync::finish_step(Owned& owned) const {
 
 /// This rank's part of the norms.
 void StateSync::measure_updates() {
-  std::vector<at::Tensor> norms;  // of a value and of its update, matrix by matrix
-  for (const Owned& owned : owned_) {
-    std::size_t matrix = 0;
-    const auto& parameters = owned.bucket->parameters();
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (!parameters[i]->is_matrix()) continue;
-      const bool is_held = matrix < owned.matrices.size() && owned.matrices[matrix] == i;
-      if (!is_held) {
-        norms.insert(norms.end(), 2, at::zeros({}, float_options().dtype(at::kDouble)));
-        continue;
-      }
-      for (at::Tensor& norm : owned.optimizer->squared_norms(matrix++, owned.grads)) {
-        norms.push_back(std::move(norm));
+  std::vector<at::Tensor> squares;  // of a value and of its update, part by part
+  for (const Owned* owned : all_owned()) {
+    for (std::size_t part = 0; part < owned->norms.parts().size(); ++part) {
+      for (at::Tensor& square : owned->optimizer->squared_norms(part, owned->grads)) {
+        squares.push_back(std::move(square));
       }
     }
   }
-  const std::vector<double> values = doubles_of(norms);
-  norms_.clear();
-  for (std::size_t i = 0; i < values.size(); i += 2) norms_.push_back({values[i], values[i + 1]});
+  const std::vector<double> values = doubles_of(squares);
+  const double* next = values.data();
+  for (Owned* owned : all_owned()) next = owned->norms.measure(next);
+  FORESAIL_EXPECT(next == values.data() + values.size());
 }
 
-/// What several ranks of the group hold counts on one of them: a replicated matrix on the first of
-/// tp, shards of which there are copies on the first group that shards.
+/// A replicated matrix counts on the first of tp, shards of which the group spans copies on the
+/// first group that shards. Experts have groups of their own.
 void StateSync::sum_update_norms(const Op& op, Communicator& communicator) {
-  const at::Tensor own_sums = at::zeros({static_cast<std::int64_t>(2 * norms_.size())}, at::kFloat);
-  expect_bytes(op, own_sums);
-  const bool spans_copies = communicator.size() > place_.tp_size * place_.shards;
-  float* sum = own_sums.data_ptr<float>();
-  std::size_t at = 0;
-  for (const Owned& owned : owned_) {
-    for (const auto& parameter : owned.bucket->parameters()) {
-      if (!parameter->is_matrix()) continue;
-      const bool is_copy = (parameter->spread == Spread::Replicated && place_.tp != 0) ||
-                           (spans_copies && place_.replica != 0);
-      const Optimizer::Norms& own = norms_.at(at);
-      sum[2 * at] = is_copy ? 0 : static_cast<float>(own.value);
-      sum[2 * at + 1] = is_copy ? 0 : static_cast<float>(own.update);
-      ++at;
-    }
-  }
-  at::Tensor sums = own_sums.to(float_options());
-  communicator.all_reduce(sums, Reduction::Sum);
-  const at::Tensor values = to_host(sums);
-  sum = values.data_ptr<float>();
-  for (at = 0; at < norms_.size(); ++at) norms_[at] = {sum[2 * at], sum[2 * at + 1]};
+  const bool of_experts = is_of_experts(op);
+  const ExpertPlace& experts = place_.experts;
+  const int parts = of_experts ? experts.etp_size * experts.shards : place_.tp_size * place_.shards;
+  const bool is_copy =
+      communicator.size() > parts && (of_experts ? experts.replica : place_.replica) != 0;
+  const bool is_first = (of_experts ? experts.etp : place_.tp) == 0;
+  std::vector<UpdateNorms*> buckets;
+  for (Owned& owned : of_experts ? experts_ : owned_) buckets.push_back(&owned.norms);
+  sum_norms(op, buckets, {.sharded = !is_copy, .replicated = !is_copy && is_first}, communicator,
+            float_options());
 }
 
 void StateSync::apply_updates(double learning_rate) {
-  std::size_t at = 0;
-  for (Owned& owned : owned_) {
-    std::vector<Optimizer::Norms> norms;
-    const auto& parameters = owned.bucket->parameters();
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (!parameters[i]->is_matrix()) continue;
-      const std::size_t matrix = norms.size();
-      if (matrix < owned.matrices.size() && owned.matrices[matrix] == i) {
-        norms.push_back(norms_.at(at));
-      }
-      ++at;
-    }
-    owned.optimizer->apply(owned.grads, norms, learning_rate);
-    finish_step(owned);
+  for (Owned* owned : all_owned()) {
+    owned->optimizer->apply(owned->grads, owned->norms.of_parts(), learning_rate);
+    finish_step(*owned);
   }
 }
 

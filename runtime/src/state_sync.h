@@ -15,6 +15,7 @@
 #include "optimizer.h"
 #include "passes.h"
 #include "stage.h"
+#include "update_norms.h"
 
 namespace foresail::runtime {
 
@@ -77,9 +78,11 @@ class StateSync {
     std::deque<at::Tensor> leaving;  ///< whole gradients that a microbatch has left behind
     at::Tensor values;               ///< parameters that this rank updates ...
     at::Tensor master;               ///< ... and the same in fp32: themselves, if they are
-    /// Of each of the optimizer's matrices: the parameter, as an index in the bucket.
-    std::vector<std::size_t> matrices;
+    UpdateNorms norms;               ///< LAMB
     std::unique_ptr<Optimizer> optimizer;
+
+    /// What this rank updates of the bucket.
+    Extent extent() const { return {first, master.numel()}; }
   };
   struct Traffic {
     bool is_sharded = false;
@@ -89,7 +92,9 @@ class StateSync {
 
   Traffic traffic_of(program::Payload gradients, program::Payload parameters) const;
   Owned own(Bucket& bucket, const Traffic& traffic, int shard) const;
-  static bool is_of_experts(const program::Op& op);
+  /// Whether the op is one of the experts' own groups.
+  bool is_of_experts(const program::Op& op) const;
+  std::vector<Owned*> all_owned();
   std::vector<Owned*> owned_of_chunk(int chunk);
   at::Tensor take_first(std::deque<at::Tensor>& queue);
   at::TensorOptions float_options() const;
@@ -116,9 +121,7 @@ class StateSync {
   bool is_sharded_ = false;
   std::vector<Owned> owned_;    // by chunk, then the embedding bucket
   std::vector<Owned> experts_;  // by chunk; without a bucket where it has none
-  /// LAMB: of every matrix of the stage, in the order of owned_ and their parameters.
-  std::vector<Optimizer::Norms> norms_;
-  std::mutex mutex_;  // of the queues, which two lanes use
+  std::mutex mutex_;            // of the queues, which two lanes use
 };
 
 }  // namespace foresail::runtime

@@ -96,6 +96,19 @@ TEST_P(Collectives, AllGatherPutsPartsInRankOrder) {
   });
 }
 
+/// No token went to the experts of a tensor-parallel group: Gloo's all-gather died of that.
+TEST_P(Collectives, GathersAndSumsOfNoRowsMoveNothing) {
+  const int n = size();
+  with_group(n, [&](Communicator& group) {
+    at::Tensor rows = at::empty({0, 8});
+    group.all_gather(at::empty({0, 8}), rows);
+    group.reduce_scatter(at::empty({0, 8}), rows);
+    at::Tensor sum = at::ones({2});
+    group.all_reduce(sum, Reduction::Sum);
+    EXPECT_TRUE(at::equal(sum, at::full({2}, static_cast<double>(n))));
+  });
+}
+
 TEST_P(Collectives, AllToAllTransposesParts) {
   const int n = size();
   with_group(n, [&](Communicator& group) {

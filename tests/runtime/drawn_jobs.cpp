@@ -19,6 +19,9 @@ using Change = std::function<void(Plan&)>;
 
 constexpr std::uint64_t kSeed = 20261201;
 constexpr int kRanksMax = 8;
+/// LAMB on experts in bf16: what rounding sends to another expert grows with the steps. At a rate
+/// of 0.015 layouts differ by up to 7 % in the gradient norm of step 28, at this one by 0.04 %.
+constexpr double kBf16ExpertRate = 0.005;
 
 class Draw {
  public:
@@ -179,8 +182,6 @@ bool is_possible(const TinyPlan& tiny) {
   if (ranks < 2 || ranks > kRanksMax) return false;
   const Plan plan = make_plan(tiny);
   if (!planner::check_laws(plan.model, plan.layout, plan.training, ranks).empty()) return false;
-  // The runtime refuses experts in groups that shard.
-  if (plan.model.experts.count > 0 && plan.layout.has_copies_of_shards()) return false;
   runtime::check_supported(cli::make_job(plan));
   return true;
 }
@@ -192,9 +193,7 @@ DrawnJob draw_job(std::uint64_t index) {
   // Models, optimizers and formats take turns, so that few draws have all of them.
   const Named model = all_models()[index % all_models().size()];
   const bool has_experts = model.name.find("experts") != std::string::npos;
-  std::vector<Named> optimizers = all_optimizers();
-  if (has_experts) optimizers.pop_back();  // lamb, which the runtime refuses with experts
-  const Named optimizer = draw.of(optimizers);
+  const Named optimizer = draw.of(all_optimizers());
   const bool is_bf16 = index % 3 == 1;
   const bool is_async = !draw.one_in(4);
   // Streams of their own: they neither make a layout impossible nor change those drawn before.
@@ -207,6 +206,8 @@ DrawnJob draw_job(std::uint64_t index) {
     if (is_bf16) {
       plan.training.precision = DType::Bf16;
       plan.training.global_batch_size = kBf16Batch;
+      const bool is_lamb = plan.training.optimizer == program::Optimizer::Lamb;
+      if (has_experts && is_lamb) plan.training.learning_rate = kBf16ExpertRate;
     }
     plan.stack.async_tensor_parallel = is_async;
     plan.stack.flash_attention = is_fused;

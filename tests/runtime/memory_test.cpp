@@ -55,6 +55,33 @@ Layout in_context(ContextParallel kind) {
   return layout;
 }
 
+void use_experts(planner::Plan& plan) {
+  plan.model.experts = {.count = 4, .per_token = 2, .ffn = 256, .shared = 1, .shared_ffn = 256};
+}
+
+/// States are shared by two ranks, and there are two groups of them.
+Layout in_groups(int ep) {
+  Layout layout = layout_of({.dp = 4});
+  layout.ep = ep;
+  layout.zero_stage = 3;
+  layout.shard_size = 2;
+  return layout;
+}
+
+std::vector<Case> cases_of_experts() {
+  return {
+      {changed(layout_of({.dp = 2}), [](Layout& layout) { layout.ep = 2; }), "gpt_tiny",
+       use_experts, "experts"},
+      {in_groups(1), "gpt_tiny", use_experts, "experts"},
+      {in_groups(2), "gpt_tiny",
+       [](planner::Plan& plan) {
+         use_experts(plan);
+         plan.training.optimizer = program::Optimizer::Lamb;
+       },
+       "experts, LAMB"},
+  };
+}
+
 void use_flash(planner::Plan& plan) {
   plan.stack.flash_attention = true;
 }
@@ -127,12 +154,6 @@ std::vector<Case> cases() {
        "parallel block, window"},
       {pipelined(layout_of({.tp = 4})), "gpt_tiny",
        [](planner::Plan& plan) { plan.model.block = models::Block::Parallel; }, "parallel block"},
-      {changed(layout_of({.dp = 2}), [](Layout& layout) { layout.ep = 2; }), "gpt_tiny",
-       [](planner::Plan& plan) {
-         plan.model.experts = {
-             .count = 4, .per_token = 2, .ffn = 256, .shared = 1, .shared_ffn = 256};
-       },
-       "experts"},
       {in_context(ContextParallel::AllGather)},
       {in_context(ContextParallel::Ring)},
       {in_context(ContextParallel::AllToAll)},
@@ -170,7 +191,7 @@ std::vector<Row> rows_of(const planner::Plan& plan) {
 std::string name_of(const Case& each) {
   std::string text = describe(each.layout);
   if (each.layout.recompute != Recompute::None) {
-    text += ", recompute " + std::string(to_string(each.layout.recompute.what));
+    text += ", recompute " + planner::to_text(each.layout.recompute);
   }
   if (each.model == "gpt_tiny_tied") text += ", tied";
   return each.parts.empty() ? text : text + ", " + each.parts;
@@ -194,6 +215,7 @@ TEST(Memory, PeaksOfRealStepsAreThosePlanned) {
   ASSERT_TRUE(runtime::TensorMemory::is_counting());
   std::vector<Case> all = cases();
   std::ranges::move(fused_cases(), std::back_inserter(all));
+  std::ranges::move(cases_of_experts(), std::back_inserter(all));
   for (const Case& each : all) {
     const planner::Plan plan =
         make_plan({.layout = each.layout, .model = each.model, .change = [&](planner::Plan& made) {

@@ -58,12 +58,21 @@ TEST(DrawnParity, EveryDrawnLayoutTrainsWhatOneProcessTrains) {
   }
 }
 
-/// What is said of a job, and how often at least.
-TEST(DrawnParity, TheWholeSetHasEveryChoice) {
+std::vector<std::string> texts_of_whole_set() {
   std::vector<std::string> texts;
   for (int index = 0; index < kWholeSet; ++index) {
     texts.push_back(draw_job(static_cast<std::uint64_t>(index)).text);
   }
+  return texts;
+}
+
+bool says(const std::string& text, const std::string& choice) {
+  return text.find(choice) != std::string::npos;
+}
+
+/// What is said of a job, and how often at least.
+TEST(DrawnParity, TheWholeSetHasEveryChoice) {
+  const std::vector<std::string> texts = texts_of_whole_set();
   for (const char* choice : {"adam,",
                              "adamw",
                              "lamb",
@@ -115,8 +124,18 @@ TEST(DrawnParity, TheWholeSetHasEveryChoice) {
                              "overlap ep",
                              "overlap tp",
                              "order "}) {
-    const auto has = [&](const std::string& text) { return text.find(choice) != text.npos; };
+    const auto has = [&](const std::string& text) { return says(text, choice); };
     EXPECT_GE(std::ranges::count_if(texts, has), 1) << choice;
+  }
+}
+
+TEST(DrawnParity, TheWholeSetHasExpertsWithLambAndInGroupsThatShard) {
+  const std::vector<std::string> texts = texts_of_whole_set();
+  for (const char* choice : {"lamb", "shard size", "zero 1", "zero 2", "zero 3"}) {
+    const auto has = [&](const std::string& text) {
+      return says(text, "experts") && says(text, choice);
+    };
+    EXPECT_GE(std::ranges::count_if(texts, has), 2) << choice;
   }
 }
 

@@ -156,13 +156,6 @@ TEST(Job, WhatCannotBeExecutedIsRefusedByKeyAndValue) {
             "stack.fused_softmax_multiple: 4 cannot be executed by this version, only 1");
   EXPECT_EQ(refusal([](planner::Plan& plan) { plan.stack.fused_kernels = false; }),
             "stack.fused_kernels: false cannot be executed by this version, only true");
-  EXPECT_EQ(refusal([](planner::Plan& plan) {
-              plan.model.biases = false;
-              plan.model.experts = {.count = 4, .per_token = 2, .ffn = 64};
-              plan.training.optimizer = program::Optimizer::Lamb;
-            }),
-            "training.optimizer: lamb cannot be executed by this version, only adam, adamw with "
-            "experts");
 }
 
 }  // namespace

@@ -34,7 +34,6 @@ struct Job {
   program::Program program;
   std::vector<std::vector<ChunkPart>> parts;  ///< by stage and local chunk
   int zero_stage = 0;
-  int shard_size = 0;             ///< ranks that share one copy of sharded states; 0: all
   double optimizer_offload = 0;   ///< share of the optimizer states in host memory
   std::string recompute;          ///< empty: what split.recompute says in one word
   std::string schedule = "1f1b";  ///< its name in the layout, for messages
