@@ -79,6 +79,17 @@ std::vector<Case> cases() {
          use_experts(plan);
          plan.model.experts.capacity_factor = 1;
        }},
+      {"fused attention, gathered keys",
+       changed(layout_of(1, 1, 1),
+               [](Layout& layout) {
+                 layout.cp = 2;
+                 layout.cp_kind = ContextParallel::AllGather;
+               }),
+       "gpt_tiny",
+       [](planner::Plan& plan) {
+         use_llama_parts(plan);
+         plan.stack.flash_attention = true;
+       }},
       {"bf16 and LAMB", changed(layout_of(2, 1, 2), [](Layout& layout) { layout.zero_stage = 1; }),
        "gpt_tiny",
        [](planner::Plan& plan) {

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "device_attention.h"
 #include "foresail/runtime/cuda_device.h"
 #include "foresail/runtime/store.h"
 #include "nccl_communicator.h"
@@ -48,6 +49,44 @@ TEST_F(Gpu, AttentionWithinRoundingOfTheCpu) {
   };
   const at::Tensor on_gpu = attend(scores.to(on_device()), values.to(on_device())).cpu();
   EXPECT_TRUE(at::allclose(on_gpu, attend(scores, values), 1e-3, 1e-3));
+}
+
+/// Of `block` and `gradient`: output and gradients of query, key and value.
+std::vector<at::Tensor> attend(const FlashBlock& block, const at::Tensor& gradient) {
+  const FlashOutput made = flash_forward(block, block.query.scalar_type());
+  const auto zeros = [](const at::Tensor& like) {
+    return at::zeros(like.sizes(), like.options().dtype(at::kFloat));
+  };
+  const FlashGradients sums{zeros(block.query), zeros(block.key), zeros(block.value)};
+  add_flash_gradients(block, flash_rows(gradient, made), sums);
+  return {made.output.to(at::kFloat), sums.query, sums.key, sums.value};
+}
+
+// libtorch's kernel, with the whole causal mask and with a window, four queries to a key.
+TEST_F(Gpu, FusedAttentionWithinRoundingOfTheTiles) {
+  at::manual_seed(1);
+  const at::Tensor query = at::randn({2, 8, 200, 64}).to(at::kBFloat16);
+  const at::Tensor key = at::randn({2, 2, 200, 64}).to(at::kBFloat16);
+  const at::Tensor value = at::randn({2, 2, 200, 64}).to(at::kBFloat16);
+  const at::Tensor gradient = at::randn({2, 8, 200, 64}).to(at::kBFloat16);
+  const at::Tensor at_position = at::arange(200);
+  const at::Tensor distance = at_position.unsqueeze(1) - at_position.unsqueeze(0);
+  for (const std::int64_t window : {0, 70}) {
+    const at::Tensor is_later = distance.lt(0);
+    const at::Tensor hidden = window == 0 ? is_later : is_later.logical_or(distance.ge(window));
+    const FlashMask near{hidden, MaskTiles(hidden), window};
+    const FlashMask far{hidden.to(on_device().device()), MaskTiles(hidden), window};
+    const auto truth = attend({query, key, value, &near, 0.125}, gradient);
+    const auto moved = [&](const at::Tensor& tensor) { return tensor.to(on_device().device()); };
+    const FlashBlock block{moved(query), moved(key), moved(value), &far, 0.125};
+    ASSERT_TRUE(has_device_attention(block));
+    const auto made = attend(block, moved(gradient));
+    for (std::size_t i = 0; i < truth.size(); ++i) {
+      EXPECT_LT((made[i].cpu() - truth[i]).abs().max().item<float>(),
+                0.03F * truth[i].abs().max().item<float>())
+          << "part " << i << ", window " << window;
+    }
+  }
 }
 
 TEST_F(Gpu, MarksInAStreamAreInTheOrderOfItsWork) {

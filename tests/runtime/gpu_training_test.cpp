@@ -51,12 +51,13 @@ std::vector<Layout> layouts() {
   return {alone, replicas, pipeline};
 }
 
-void expect_steps_of_the_cpu(DType precision, double bound) {
+void expect_steps_of_the_cpu(DType precision, double bound, bool has_fused_attention = false) {
   for (const Layout& layout : layouts()) {
     SCOPED_TRACE(describe(layout));
     const runtime::Job job =
         cli::make_job(make_plan({.layout = layout, .change = [&](planner::Plan& plan) {
                                    plan.training.precision = precision;
+                                   plan.stack.flash_attention = has_fused_attention;
                                  }}));
     const auto near = run_job(job, 3);
     const auto far = run_on_gpu(job, 3);
@@ -76,6 +77,11 @@ TEST_F(GpuTraining, StepsAreThoseOfTheCpuWithinRounding) {
 
 TEST_F(GpuTraining, StepsInBf16AreThoseOfTheCpuWithinRounding) {
   expect_steps_of_the_cpu(DType::Bf16, 1e-2);
+}
+
+TEST_F(GpuTraining, SoTheyAreWithFusedAttention) {
+  expect_steps_of_the_cpu(DType::Fp32, 1e-4, true);
+  expect_steps_of_the_cpu(DType::Bf16, 1e-2, true);
 }
 
 TEST_F(GpuTraining, SpansAreInTheOrderOfTheProgram) {
