@@ -21,6 +21,11 @@ int run(const Options& options) {
   keep_input(options.measured, {options.common.report_file});
   const program::Trace predicted = load_trace(options.predicted);
   const program::Trace measured = load_trace(options.measured);
+  if (predicted.kind == program::TraceKind::Measured &&
+      measured.kind == program::TraceKind::Predicted) {
+    throw Error(ErrorCode::InvalidInput,
+                options.predicted + ": is a measured trace; the predicted one comes first");
+  }
   const program::Trace& carrier = predicted.program.empty() ? measured : predicted;
   if (carrier.program.empty()) {
     throw Error(ErrorCode::InvalidInput,

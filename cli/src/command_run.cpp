@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "command.h"
 #include "foresail/base/error.h"
@@ -142,6 +143,10 @@ int calibrate(const Options& options) {
     document["device"] = profile.device;
     where = profile.device;
     if (profile.processes == 1) where += " (alone: nothing to transfer to)";
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    if (options.device != "cuda" && profile.processes > cores) {
+      where += fmt::format(" with {} cores: transfers hold the ranks' waits for a core", cores);
+    }
   }
   answer(options.common, document,
          fmt::format("{}: {} kernels and {} transfers by {} processes on {}\n", options.output,

@@ -49,7 +49,8 @@ void append(const Options& options, const scenarios::Scoreboard& board) {
                                                        options.log, kLogColumns));
     }
     if (!text.empty() && !text.ends_with('\n')) text += '\n';
-  } else {
+  }
+  if (text.empty()) {
     text =
         "| date | commit | constants | rows | number | mean % | median % | worst % | bias % | in "
         "90 "

@@ -22,6 +22,7 @@ int dispatch(int count, char** values) {
                                          add_topology(app),  add_collective(app), add_explain(app),
                                          add_import(app),    add_doctor(app)};
   refuse_in_one_line(app);
+  refuse_empty_values(app);
   try {
     app.parse(count, values);
   } catch (const CLI::ParseError& problem) {

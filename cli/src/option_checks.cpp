@@ -31,6 +31,16 @@ CLI::Validator seconds_above_zero() {
   return {check, "above 0"};
 }
 
+void refuse_empty_values(CLI::App& app) {
+  const auto check = [](const std::string& text) {
+    return text.empty() ? std::string("is empty") : std::string();
+  };
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_items_expected_max() > 0) option->check(CLI::Validator(check, ""));
+  }
+  for (CLI::App* command : app.get_subcommands({})) refuse_empty_values(*command);
+}
+
 void refuse_in_one_line(CLI::App& app) {
   const std::string name = app.get_name();
   app.failure_message([name](const CLI::App* root, const CLI::Error& problem) {

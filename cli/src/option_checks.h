@@ -15,6 +15,10 @@ CLI::Validator whole_number(std::int64_t low,
 /// "2.5"; up to 1e9.
 CLI::Validator seconds_above_zero();
 
+/// An empty value, such as that of a shell variable that is not set, is none: refused for every
+/// option of `app` and its commands.
+void refuse_empty_values(CLI::App& app);
+
 /// Refusals are one line, beginning with the program's name.
 void refuse_in_one_line(CLI::App& app);
 

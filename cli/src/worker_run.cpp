@@ -65,10 +65,14 @@ ExecutablePlan load_executable_plan(const std::filesystem::path& path, int proce
   planner::Plan plan = planner::load_plan(path);
   const planner::Layout& layout = plan.layout;
   if (layout.world_size() != processes) {
-    throw Error(ErrorCode::InvalidInput,
-                fmt::format("{}: tp {} * cp {} * dp {} * pp {} = {} ranks, but {} processes run",
-                            path.string(), layout.tp, layout.cp, layout.dp, layout.pp,
-                            layout.world_size(), processes));
+    throw Error(
+        ErrorCode::InvalidInput,
+        fmt::format("{}: tp {} * cp {} * dp {} * pp {} = {} ranks, but {} (--launch {} "
+                    "starts all on this host)",
+                    path.string(), layout.tp, layout.cp, layout.dp, layout.pp, layout.world_size(),
+                    processes == 1 ? std::string("1 process runs")
+                                   : fmt::format("{} processes run", processes),
+                    layout.world_size()));
   }
   const planner::Feasibility feasibility = planner::check(plan);
   if (!feasibility.broken.empty()) {

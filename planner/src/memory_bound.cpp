@@ -116,8 +116,8 @@ class Margins {
     add_state_copies();
     if (plan_.cluster.device.kind == topologies::DeviceKind::Gpu) {
       add_gpu(point);
-    } else if (plan_.stack.flash_attention) {
-      add_attention_tiles();
+    } else {
+      add_cpu();
     }
     return std::move(margins_);
   }
@@ -172,6 +172,7 @@ class Margins {
       if (part.has_head) widest = std::max(widest, largest_of(parts.head.backward_peak));
       if (part.has_embedding) widest = std::max(widest, largest_of(parts.embedding.backward_peak));
     }
+    widest_ = widest;
     add("kernel_temporaries", 2 * widest,
         "scratch of pointwise kernels that are not fused: twice the widest tensor");
   }
@@ -204,7 +205,32 @@ class Margins {
     }
   }
 
-  /// On GPUs they stay on the chip.
+  /// What the runtime's kernels and sums take on CPUs, where no device does it on the chip.
+  void add_cpu() {
+    if (plan_.stack.flash_attention) add_attention_tiles();
+    if (size_of(storage_dtype(plan_.training)) < size_of(DType::Fp32)) {
+      add("widened_operands", 4 * widest_,
+          "a kernel of 16 bits reads fp32 copies of its operands: of two, twice as wide");
+    }
+    const Layout& layout = plan_.layout;
+    const bool sums_whole =
+        layout.zero_stage == 0 || program_.stage_map == program::StageMap::Mirrored;
+    const std::int64_t ranks = gradient_ranks(layout);
+    if (!sums_whole ||
+        (ranks == 1 && expert_gradient_ranks(plan_) == 1 && work_.tied_parameters == 0))
+      return;
+    std::int64_t largest = work_.tied_parameters;
+    for (const ChunkWork& chunk : work_.chunks) {
+      largest = std::max(largest, chunk.parameters + chunk.experts);
+    }
+    const std::int64_t parts = std::max<std::int64_t>(2, ranks);
+    const std::int64_t copied = largest % parts == 0 ? 0 : largest;
+    add("sums_of_gradients",
+        Bytes((copied + 3 * (largest / parts)) * size_of(plan_.training.gradient_dtype)),
+        "three parts of the largest bucket while its ring sums it (all_reduce over Gloo), and a "
+        "copy of it where the ranks do not divide it");
+  }
+
   void add_attention_tiles() {
     constexpr std::int64_t kSide = 64;
     const std::int64_t positions = plan_.training.sequence_length / plan_.layout.cp;
@@ -247,6 +273,7 @@ class Margins {
   const program::Program& program_;
   int stage_;
   StageWork work_;
+  Bytes widest_;  ///< tensor of a backward pass
   std::vector<MemoryMargin> margins_;
 };
 

@@ -239,6 +239,21 @@ Breakdown break_down(const Program& program, const Trace& trace) {
   return Sweep(program, trace).run();
 }
 
+Breakdown scaled_to(const Breakdown& breakdown, Duration step) {
+  const Duration whole = breakdown.total();
+  FORESAIL_EXPECT(whole > Duration::zero());
+  const double ratio = to_seconds(step) / to_seconds(whole);
+  Breakdown result = breakdown;
+  for (const auto part :
+       {&Breakdown::compute, &Breakdown::optimizer, &Breakdown::data, &Breakdown::tp_exposed,
+        &Breakdown::ep_exposed, &Breakdown::cp_exposed, &Breakdown::dp_exposed,
+        &Breakdown::pp_exposed, &Breakdown::bubble, &Breakdown::other}) {
+    result.*part = duration_from_seconds(ratio * to_seconds(breakdown.*part));
+  }
+  result.other += step - result.total();
+  return result;
+}
+
 Document to_document(const Breakdown& breakdown) {
   return {{"compute", to_seconds(breakdown.compute)},
           {"tp_exposed", to_seconds(breakdown.tp_exposed)},

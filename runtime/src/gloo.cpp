@@ -220,13 +220,15 @@ class GlooCommunicator : public Communicator {
     std::copy(outgoing.begin(), outgoing.end(), target);
   }
 
-  /// A reduce_scatter of equal parts, the last filled up with zeros, and their all_gather: every
-  /// element is summed in the order of its part's ring, in each sum of two terms rounded.
+  /// A reduce_scatter of equal parts, the last filled up with zeros (in a copy), and their
+  /// all_gather: every element is summed in the order of its part's ring, in each sum of two terms
+  /// rounded.
   void sum_in_ring(Tensor& tensor) {
     const std::int64_t part = (tensor.numel() + size() - 1) / size();
-    at::Tensor whole = at::zeros({part * size()}, tensor.options());
     const at::Tensor flat = tensor.view(-1);
-    whole.narrow(0, 0, flat.numel()).copy_(flat);
+    const bool is_even = part * size() == flat.numel();
+    at::Tensor whole = is_even ? flat : at::zeros({part * size()}, tensor.options());
+    if (!is_even) whole.narrow(0, 0, flat.numel()).copy_(flat);
     at::Tensor mine = at::empty({part}, tensor.options());
     with_elements(whole, [&](const auto* elements) {
       using Element = std::remove_const_t<std::remove_pointer_t<decltype(elements)>>;
@@ -234,7 +236,7 @@ class GlooCommunicator : public Communicator {
                                 static_cast<std::size_t>(part));
     });
     all_gather(mine, whole);
-    flat.copy_(whole.narrow(0, 0, flat.numel()));
+    if (!is_even) flat.copy_(whole.narrow(0, 0, flat.numel()));
   }
 
   void trade_rows(const Tensor& input, const std::vector<std::int64_t>& sends, Tensor& output,

@@ -292,7 +292,8 @@ void read_stack(ForeignKeys& keys, JobParts& parts) {
   parts.stack["fused_kernels"] =
       !keys.flag("no-bias-gelu-fusion") && !keys.flag("no-bias-dropout-fusion") &&
       !keys.flag("no-bias-swiglu-fusion") && !keys.flag("no-masked-softmax-fusion");
-  parts.stack["fused_softmax_multiple"] = 4;  // megatron/core/fusions/fused_softmax.py
+  // megatron/core/fusions/fused_softmax.py; fused attention has a softmax of its own.
+  if (!is_flash) parts.stack["fused_softmax_multiple"] = 4;
   parts.stack["fused_cross_entropy"] = keys.flag("cross-entropy-loss-fusion");
   parts.stack["async_tensor_parallel"] = !keys.flag("no-async-tensor-model-parallel-allreduce");
   parts.stack["scatter_gather"] = !keys.flag("no-scatter-gather-tensors-in-pipeline");

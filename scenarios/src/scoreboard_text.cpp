@@ -211,6 +211,7 @@ std::string to_text(const Scoreboard& board, SkippedRows skipped) {
                         "absolute error, %", "rows", "mean", "median", "worst", "bias", "naive",
                         "in 90%", "+-90%");
     for (const auto& [name, part] : grouped(board)) text += group_cells(name, part, " ") + "\n";
+    if (board.scored().empty()) text += "every row is an anchor: none is left to score\n";
     text += "\n" + ranking_line(board.ranking()) + anchor_lines(board);
     text += "assumed:\n";
     for (const std::string& line : assumptions(board)) text += "  " + line + "\n";

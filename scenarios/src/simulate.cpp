@@ -284,16 +284,19 @@ report::StepResult measured_result(const Plan& plan, const Program& program, con
   FORESAIL_EXPECT(!steps.empty());
   std::ranges::sort(steps);
   report::StepResult result;
-  result.iteration_time = steps[steps.size() / 2];
+  const std::size_t half = steps.size() / 2;
+  result.iteration_time = steps.size() % 2 == 1 ? steps[half] : (steps[half - 1] + steps[half]) / 2;
   set_rates(plan, program, result);
   set_memory(plan, program, result);
-  result.breakdown = report::break_down(program, trace);
+  result.breakdown = report::scaled_to(report::break_down(program, trace), result.iteration_time);
   result.fidelity = trace.fidelity;
   result.seed = trace.seed;
   result.version = trace.version;
   result.plan_digest = trace.plan_digest;
   result.program_digest = trace.program_digest;
-  result.notes.push_back(fmt::format("measured: median of {} steps", steps.size()));
+  result.notes.push_back(fmt::format(
+      "measured: median of {} steps, which the breakdown's means over them are scaled to",
+      steps.size()));
   return result;
 }
 

@@ -113,6 +113,8 @@ TEST(Command, AWrongCommandLineIsOneLineThatSaysWhatIsWrong) {
            {"plan --budget 0 -o p " + legal, "\"0\" is no number of seconds above 0"},
            {"plan --budget nan -o p " + legal, "\"nan\" is no number of seconds above 0"},
            {"compare --seed 1 a b", "not expected"},
+           {"simulate --report '' " + legal, "--report: is empty"},
+           {"topology show ''", "is empty"},
            {"doctor --threads 2", "not expected"}}) {
     const Outcome outcome = foresail(arguments);
     EXPECT_EQ(outcome.status, 2) << arguments;
@@ -128,7 +130,7 @@ TEST(Command, ALogOfValidationsIsAppendedToSuchATableAlone) {
                          "pipeline parallelism,iteration time (ms)\n"
                          "2,16,8,1024,16,24,1024,1,1,2,372.2\n";
   const fs::path log = scratch("command_log.md");
-  fs::remove(log);
+  std::ofstream(log).close();  // an empty file is a new log
   const std::string arguments = "validate --rows " + rows.string() + " --fidelity analytic --log ";
   ASSERT_EQ(foresail(arguments + log.string()).status, 0);
   ASSERT_EQ(foresail(arguments + log.string()).status, 0);

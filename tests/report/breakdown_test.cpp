@@ -32,6 +32,15 @@ Span& span_of(Trace& trace, std::uint32_t rank, std::uint32_t op) {
   });
 }
 
+TEST(Breakdown, ScaledToAnotherStepKeepsItsSharesAndSumsToIt) {
+  const Breakdown mean = break_down(example_program(), example_trace());
+  const Duration step{mean.total().count() / 3 + 1};
+  const Breakdown scaled = scaled_to(mean, step);
+  EXPECT_EQ(scaled.total(), step);
+  EXPECT_NEAR(us(scaled.compute) / us(step), us(mean.compute) / us(mean.total()), 1e-6);
+  EXPECT_NEAR(us(scaled.bubble) / us(step), us(mean.bubble) / us(mean.total()), 1e-6);
+}
+
 TEST(Breakdown, IsTheMeanOverRanksAndSumsToTheStep) {
   // Rank 0: data 1, GEMMs 2 + backward 4, tp 2, messages 2, idle 6, dp 1, adam 2.
   // Rank 2: forward 2 + backward 4, messages 2, idle 5 + 4, dp 1, adam 2.

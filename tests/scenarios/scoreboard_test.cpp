@@ -46,6 +46,7 @@ TEST(Scoreboard, AnchorsAloneHaveNoErrors) {
   board.rows = {row(1, 1.1), row(1, 3)};
   for (ValidatedRow& each : board.rows) each.anchored = true;
   EXPECT_THAT(to_text(board), ::testing::ContainsRegex("all +0 +- +- +- +- +-"));
+  EXPECT_THAT(to_text(board), HasSubstr("none is left to score"));
   EXPECT_THAT(to_markdown(board), ::testing::ContainsRegex("all +\\| +0 \\| +- \\| +- \\|"));
   EXPECT_TRUE(to_document(board)["mean_abs_error"].is_null());
 }

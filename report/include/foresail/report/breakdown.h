@@ -36,6 +36,9 @@ struct Breakdown {
 /// the trace has no spans there, or spans that `program` does not know.
 Breakdown break_down(const program::Program& program, const program::Trace& trace);
 
+/// The same shares of another step; what the roundings leave over is in `other`.
+Breakdown scaled_to(const Breakdown& breakdown, Duration step);
+
 /// The keys of `breakdown_s` (docs/reference/result.md), in seconds.
 Document to_document(const Breakdown& breakdown);
 
