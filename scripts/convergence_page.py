@@ -32,22 +32,23 @@ seen before, as a held-out loss would be. AdamW: 16 samples a step, rate 2e-3, n
 samples a step. Both warm up over a twelfth of the tokens and decay by a cosine to a tenth of the
 rate ([scenarios](../../scenarios/convergence/baseline.yaml)).
 
-LAMB's rate is the relative change of a matrix per step, so it does not follow from AdamW's. 0.02 was
-chosen before any run: 1 % a step, and twice that by the square-root rule for 4 times the batch (You
-et al. 2020). 0.01 and 0.04 were run too, and ended at losses of 2.071 and 2.477: worse.
+LAMB's rate is the relative change of a matrix per step, so it does not follow from AdamW's. 0.02
+was chosen before any run: 1 % a step, and twice that by the square-root rule for 4 times the
+batch (You et al. 2020). 0.01 and 0.04 were run too, and ended at losses of 2.071 and 2.477:
+worse.
 """
 
 ACCOUNT = """## What to make of it
 
-These are the runs of 2026-11-30, on a busy machine. The same model with learned positions, which was
-run first and is worth nothing as a model (its curves lay flat near 2.6, where it knows pairs of
-bytes, until its attention began to work; 2.5 million tokens ended soon after), had the parallel block
-3.3 % behind the baseline, LAMB 17 % behind, and the window 4.6 % ahead. With rotary positions attention works after
-the first 200,000 tokens, and what is compared is how models learn, not when they begin to.
+These are the runs of 2026-11-30, on a busy machine. The same model with learned positions was run
+first (its curves lay flat near 2.6, where it knows pairs of bytes, until its attention began to
+work; 2.5 million tokens ended soon after), had the parallel block 3.3 % behind the baseline, LAMB
+17 % behind, and the window 4.6 % ahead. With rotary positions attention works after the first
+200,000 tokens, and what is compared is how models learn, not when they begin to.
 
 LAMB has a quarter of the steps. It is behind from the first tenth on, most where it warms up, and
-gains on the baseline until the end: at this size 4 times the batch is not free. MegaScale's claim is
-about 4 times the batch on billions of tokens, which this run is too short to confirm or deny.
+gains on the baseline until the end: at this size 4 times the batch is not free. MegaScale's claim
+is about 4 times the batch on billions of tokens, which this run is too short to confirm or deny.
 """
 
 
