@@ -8,7 +8,6 @@
 namespace foresail::runtime {
 namespace {
 
-using models::ContextParallel;
 /// The gradients of one block of keys, and where they go.
 struct Block {
   std::string suffix;
@@ -72,19 +71,13 @@ ContextResult traded_forward(const CoreAttention& layer, OpContext& op, const He
   const Heads heads = trade_heads(layer, op, own);
   at::Tensor probabilities;
   const at::Tensor context = attend_whole(layer, op, heads, probabilities);
-  const at::Tensor parts =
-      op.all_to_all("cp.gather_heads", cut_positions(context, ranks_of(layer)));
-  const std::int64_t samples = layer.scope().split->microbatch_size;
-  const at::Tensor whole = join_heads(parts, own.query.sizes(), samples);
-  return {layer.merge(whole), {heads.query, heads.key, heads.value, probabilities}};
+  return {trade_output(layer, op, context, own),
+          {heads.query, heads.key, heads.value, probabilities}};
 }
 
 Heads traded_backward(const CoreAttention& layer, OpContext& op, const variable_list& saved,
                       const at::Tensor& grad) {
-  const std::int64_t samples = layer.scope().split->microbatch_size;
-  const at::Tensor parts = op.all_to_all(
-      "cp.scatter_grad_heads", cut_heads(layer.split_output(grad), samples, ranks_of(layer)));
-  const at::Tensor whole = widen(layer, parts, saved[0].size(2));
+  const at::Tensor whole = trade_output_gradient(layer, op, layer.split_output(grad));
   const Heads grads = block_backward(
       layer, op, {"", {saved[0], saved[1], saved[2]}, saved[3], at::Tensor()}, whole);
   return trade_gradients_back(layer, op, grads);
@@ -131,17 +124,8 @@ at::Tensor merge_blocks(std::vector<RingBlock>& blocks) {
 }
 
 ContextResult ring_forward(const CoreAttention& layer, OpContext& op, const Heads& own) {
-  const int ranks = ranks_of(layer);
-  at::Tensor message = pack(own.key, own.value);
   std::vector<RingBlock> blocks;
-  for (int step = 0; step < ranks; ++step) {
-    at::Tensor arriving;
-    Pending exchange;
-    if (step + 1 < ranks) {
-      arriving = at::empty_like(message);
-      exchange = op.start_exchange(
-          "cp.exchange_kv" + at_step(step), [message] { return message; }, arriving);
-    }
+  walk_ring(layer, op, "cp.exchange_kv", own, [&](int step, const at::Tensor& message) {
     Heads heads;
     unpack(message, heads, own.key);
     const at::Tensor scores = op.compute("attention.scores" + at_step(step), [&] {
@@ -152,9 +136,7 @@ ContextResult ring_forward(const CoreAttention& layer, OpContext& op, const Head
     blocks.back().output = op.compute("attention.context" + at_step(step), [&] {
       return at::bmm(widened(blocks.back().exponentials), widened(layer.repeated(heads.value)));
     });
-    exchange.wait();
-    message = arriving;
-  }
+  });
   ContextResult result;
   result.output = op.compute("attention.merge",
                              [&] { return rounded(layer.merge(merge_blocks(blocks)), own.query); });
@@ -163,44 +145,23 @@ ContextResult ring_forward(const CoreAttention& layer, OpContext& op, const Head
   return result;
 }
 
-/// Gradients of keys and values travel on behind each block, every rank adding its own, and come
-/// home with the last exchange.
 Heads ring_backward(const CoreAttention& layer, OpContext& op, const ContextResult& result,
                     const at::Tensor& grad_output) {
-  const int ranks = ranks_of(layer);
   const variable_list& saved = result.saved;
+  const Heads own{saved[0], saved[1], saved[2]};
   const at::Tensor grad = layer.split_output(grad_output);
   const at::Tensor row_sums = (widened(grad) * layer.split_output(result.output)).sum(-1, true);
   Heads sum;
-  at::Tensor message = pack(saved[1], saved[2]);
-  at::Tensor travelled;
-  std::vector<Pending> travelling;
-  for (int step = 0; step < ranks; ++step) {
-    at::Tensor arriving;
-    Pending exchange;
-    if (step + 1 < ranks) {
-      arriving = at::empty_like(message);
-      exchange = op.start_exchange(
-          "cp.reexchange_kv" + at_step(step), [message] { return message; }, arriving);
-    }
+  HomewardGradients homeward(op);
+  walk_ring(layer, op, "cp.reexchange_kv", own, [&](int step, const at::Tensor& message) {
     Block block{
-        at_step(step), {saved[0], {}, {}}, saved[3 + static_cast<std::size_t>(step)], row_sums};
-    unpack(message, block.heads, saved[1]);
+        at_step(step), {own.query, {}, {}}, saved[3 + static_cast<std::size_t>(step)], row_sums};
+    unpack(message, block.heads, own.key);
     const Heads grads = block_backward(layer, op, block, grad);
     sum.query = sum.query.defined() ? sum.query.add_(grads.query) : widened(grads.query);
-    const at::Tensor home = at::empty_like(message);
-    travelling.push_back(op.start_exchange(
-        "cp.exchange_grad_kv" + at_step(step),
-        [own = pack(grads.key, grads.value), travelled]() mutable {
-          return travelled.defined() ? own.add_(travelled) : own;
-        },
-        home));
-    travelled = home;
-    exchange.wait();
-    message = arriving;
-  }
-  for (Pending& pending : travelling) pending.wait();
-  unpack(travelled, sum, saved[1]);
+    homeward.send(step, pack(grads.key, grads.value));
+  });
+  unpack(homeward.wait(), sum, own.key);
   sum.query = rounded(sum.query, grad);
   return sum;
 }
@@ -208,28 +169,17 @@ Heads ring_backward(const CoreAttention& layer, OpContext& op, const ContextResu
 }  // namespace
 
 ContextResult context_forward(const CoreAttention& layer, OpContext& op, const Heads& own) {
-  switch (kind_of(layer)) {
-    case ContextParallel::AllGather:
-      return gathered_forward(layer, op, own);
-    case ContextParallel::Ring:
-      return ring_forward(layer, op, own);
-    case ContextParallel::AllToAll:
-      break;
-  }
-  return traded_forward(layer, op, own);
+  return by_kind(
+      layer, [&] { return gathered_forward(layer, op, own); },
+      [&] { return ring_forward(layer, op, own); }, [&] { return traded_forward(layer, op, own); });
 }
 
 Heads context_backward(const CoreAttention& layer, OpContext& op, const ContextResult& result,
                        const at::Tensor& grad) {
-  switch (kind_of(layer)) {
-    case ContextParallel::AllGather:
-      return gathered_backward(layer, op, result.saved, grad);
-    case ContextParallel::Ring:
-      return ring_backward(layer, op, result, grad);
-    case ContextParallel::AllToAll:
-      break;
-  }
-  return traded_backward(layer, op, result.saved, grad);
+  return by_kind(
+      layer, [&] { return gathered_backward(layer, op, result.saved, grad); },
+      [&] { return ring_backward(layer, op, result, grad); },
+      [&] { return traded_backward(layer, op, result.saved, grad); });
 }
 
 }  // namespace foresail::runtime

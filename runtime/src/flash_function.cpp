@@ -6,8 +6,6 @@
 namespace foresail::runtime {
 namespace {
 
-using models::ContextParallel;
-
 /// What the forward pass leaves behind: query, key and value as they were attended to, the output
 /// by head, the sums of the softmax, and what a device's kernel keeps.
 constexpr std::size_t kSavedAlways = 5;
@@ -51,24 +49,28 @@ Heads views_of(const CoreAttention& layer, const at::Tensor& tensor) {
           heads_in(layer, tensor, heads + key_heads, key_heads)};
 }
 
-FlashBlock block_of(const CoreAttention& layer, const Heads& heads, std::size_t mask) {
-  return {heads.query, heads.key, heads.value, &layer.scope().tables.flash_masks.at(mask),
-          layer.scale()};
+FlashBlock block_of(const CoreAttention& layer, const Heads& heads, int step) {
+  return {heads.query, heads.key, heads.value,
+          &layer.scope().tables.flash_masks.at(static_cast<std::size_t>(step)), layer.scale()};
 }
 
 /// A block with the keys of a message from another rank; `own` by head.
 FlashBlock block_of(const CoreAttention& layer, const Heads& own, const at::Tensor& message,
-                    std::size_t mask) {
+                    int step) {
   Heads heads{own.query, {}, {}};
   unpack(message, heads, own.key);
   return block_of(
       layer,
       {by_sample(layer, heads.query), by_sample(layer, heads.key), by_sample(layer, heads.value)},
-      mask);
+      step);
+}
+
+at::TensorOptions wide(const at::Tensor& like) {
+  return like.options().dtype(at::kFloat);
 }
 
 at::Tensor wide_zeros(const at::Tensor& like) {
-  return at::zeros(like.sizes(), like.options().dtype(at::kFloat));
+  return at::zeros(like.sizes(), wide(like));
 }
 
 /// Those of keys and values lie in `message`, zeros as pack() would have laid them out.
@@ -77,12 +79,6 @@ FlashGradients gradients_in(const CoreAttention& layer, const at::Tensor& messag
   Heads parts;
   unpack(message, parts, own.key);
   return {query, by_sample(layer, parts.key), by_sample(layer, parts.value)};
-}
-
-/// Which rank's keys come at `step`, the own ones first.
-int source(const CoreAttention& layer, int own, int step) {
-  const int ranks = ranks_of(layer);
-  return (own + ranks - step) % ranks;
 }
 
 // ---- Forward: `own` by head; the output's rows are the own tokens. ----
@@ -117,65 +113,62 @@ Forward merged(const CoreAttention& layer, const Heads& own, std::vector<FlashOu
   return made;
 }
 
+/// Keys and values of all ranks, whose gather runs beside the block of the own ones.
+class GatheredKeys {
+ public:
+  GatheredKeys(const CoreAttention& layer, OpContext& op, std::string_view name, const Heads& own)
+      : ranks_(ranks_of(layer)),
+        rank_(op.group_rank("cp")),
+        own_(pack(own.key, own.value).unsqueeze(0)),
+        all_(at::empty({ranks_, own_.size(1)}, own_.options())),
+        gather_(op.start_all_gather(name, own_, all_)) {}
+
+  /// Whose keys come at `step`: the own ones first.
+  int source(int step) const { return (rank_ + ranks_ - step) % ranks_; }
+  /// Waits for the gather where the own ones do not do.
+  at::Tensor message(int step) {
+    if (step == 1) gather_.wait();
+    return step == 0 ? own_[0] : all_[source(step)];
+  }
+
+ private:
+  int ranks_, rank_;
+  at::Tensor own_, all_;
+  Pending gather_;
+};
+
 Forward gathered_forward(const CoreAttention& layer, OpContext& op, const Heads& own) {
-  const int ranks = ranks_of(layer);
-  const at::Tensor message = pack(own.key, own.value).unsqueeze(0);
-  const at::Tensor all = at::empty({ranks, message.size(1)}, message.options());
-  Pending gather = op.start_all_gather("cp.gather_kv", message, all);
+  GatheredKeys keys(layer, op, "cp.gather_kv", own);
   return op.compute("attention", [&] {
     std::vector<FlashOutput> blocks;
-    for (int step = 0; step < ranks; ++step) {
-      if (step == 1) gather.wait();
-      const at::Tensor keys =
-          step == 0 ? message[0] : all[source(layer, op.group_rank("cp"), step)];
-      blocks.push_back(
-          flash_forward(block_of(layer, own, keys, static_cast<std::size_t>(step)), at::kFloat));
+    for (int step = 0; step < ranks_of(layer); ++step) {
+      blocks.push_back(flash_forward(block_of(layer, own, keys.message(step), step), at::kFloat));
     }
     return merged(layer, own, blocks);
   });
 }
 
 Forward ring_forward(const CoreAttention& layer, OpContext& op, const Heads& own) {
-  const int ranks = ranks_of(layer);
-  at::Tensor message = pack(own.key, own.value);
   std::vector<FlashOutput> blocks;
-  for (int step = 0; step < ranks; ++step) {
-    at::Tensor arriving;
-    Pending exchange;
-    if (step + 1 < ranks) {
-      arriving = at::empty_like(message);
-      exchange = op.start_exchange(
-          "cp.exchange_kv" + at_step(step), [message] { return message; }, arriving);
-    }
+  walk_ring(layer, op, "cp.exchange_kv", own, [&](int step, const at::Tensor& message) {
     blocks.push_back(op.compute("attention" + at_step(step), [&] {
-      return flash_forward(block_of(layer, own, message, static_cast<std::size_t>(step)),
-                           at::kFloat);
+      return flash_forward(block_of(layer, own, message, step), at::kFloat);
     }));
-    exchange.wait();
-    message = arriving;
-  }
+  });
   return op.compute("attention.merge", [&] { return merged(layer, own, blocks); });
 }
 
 Forward traded_forward(const CoreAttention& layer, OpContext& op, const Heads& own) {
   const Heads traded = trade_heads(layer, op, own);
   Forward made = whole_forward(layer, op, sampled(layer, traded));
-  const at::Tensor parts =
-      op.all_to_all("cp.gather_heads", cut_positions(by_head(made.flash.output), ranks_of(layer)));
-  made.context = layer.merge(join_heads(parts, own.query.sizes(), samples_of(layer)));
+  made.context = trade_output(layer, op, by_head(made.flash.output), own);
   return made;
 }
 
 Forward context_forward(const CoreAttention& layer, OpContext& op, const Heads& own) {
-  switch (kind_of(layer)) {
-    case ContextParallel::AllGather:
-      return gathered_forward(layer, op, own);
-    case ContextParallel::Ring:
-      return ring_forward(layer, op, own);
-    case ContextParallel::AllToAll:
-      break;
-  }
-  return traded_forward(layer, op, own);
+  return by_kind(
+      layer, [&] { return gathered_forward(layer, op, own); },
+      [&] { return ring_forward(layer, op, own); }, [&] { return traded_forward(layer, op, own); });
 }
 
 // ---- Backward: gradients of the own queries, keys and values, by head. ----
@@ -196,22 +189,17 @@ Heads by_heads(const Heads& heads) {
 }
 
 Heads gathered_backward(const CoreAttention& layer, OpContext& op, const Backward& of) {
-  const int ranks = ranks_of(layer);
   const Heads own = by_heads(of.heads);
-  const at::Tensor message = pack(own.key, own.value).unsqueeze(0);
-  const at::Tensor all = at::empty({ranks, message.size(1)}, message.options());
-  Pending gather = op.start_all_gather("cp.regather_kv", message, all);
-  const at::Tensor parts = wide_zeros(all);
+  GatheredKeys keys(layer, op, "cp.regather_kv", own);
+  const at::Tensor parts =
+      at::zeros({ranks_of(layer), own.key.numel() + own.value.numel()}, wide(own.key));
   Heads grads;
   op.compute("attention.backward", [&] {
     const FlashRows rows = flash_rows(gradient_by_sample(layer, of), of.forward);
     const at::Tensor query = wide_zeros(of.heads.query);
-    for (int step = 0; step < ranks; ++step) {
-      if (step == 1) gather.wait();
-      const int from = source(layer, op.group_rank("cp"), step);
-      const FlashBlock block =
-          block_of(layer, own, step == 0 ? message[0] : all[from], static_cast<std::size_t>(step));
-      add_flash_gradients(block, rows, gradients_in(layer, parts[from], query, own));
+    for (int step = 0; step < ranks_of(layer); ++step) {
+      const FlashBlock block = block_of(layer, own, keys.message(step), step);
+      add_flash_gradients(block, rows, gradients_in(layer, parts[keys.source(step)], query, own));
     }
     grads.query = by_head(rounded(query, own.query));
   });
@@ -219,53 +207,28 @@ Heads gathered_backward(const CoreAttention& layer, OpContext& op, const Backwar
   return grads;
 }
 
-/// Gradients of keys and values travel on behind each block, every rank adding its own, and come
-/// home with the last exchange.
 Heads ring_backward(const CoreAttention& layer, OpContext& op, const Backward& of) {
-  const int ranks = ranks_of(layer);
   const Heads own = by_heads(of.heads);
   FlashRows rows;
   const at::Tensor query = wide_zeros(of.heads.query);
-  at::Tensor travelled;
-  at::Tensor message = pack(own.key, own.value);
-  std::vector<Pending> travelling;
-  for (int step = 0; step < ranks; ++step) {
-    at::Tensor arriving;
-    Pending exchange;
-    if (step + 1 < ranks) {
-      arriving = at::empty_like(message);
-      exchange = op.start_exchange(
-          "cp.reexchange_kv" + at_step(step), [message] { return message; }, arriving);
-    }
-    at::Tensor grads = op.compute("attention.backward" + at_step(step), [&] {
+  HomewardGradients homeward(op);
+  walk_ring(layer, op, "cp.reexchange_kv", own, [&](int step, const at::Tensor& message) {
+    homeward.send(step, op.compute("attention.backward" + at_step(step), [&] {
       if (step == 0) rows = flash_rows(gradient_by_sample(layer, of), of.forward);
       const at::Tensor part = wide_zeros(message);
-      add_flash_gradients(block_of(layer, own, message, static_cast<std::size_t>(step)), rows,
+      add_flash_gradients(block_of(layer, own, message, step), rows,
                           gradients_in(layer, part, query, own));
       return rounded(part, own.key);
-    });
-    const at::Tensor home = at::empty_like(message);
-    travelling.push_back(op.start_exchange(
-        "cp.exchange_grad_kv" + at_step(step),
-        [grads, travelled]() mutable {
-          return travelled.defined() ? grads.add_(travelled) : grads;
-        },
-        home));
-    travelled = home;
-    exchange.wait();
-    message = arriving;
-  }
-  for (Pending& pending : travelling) pending.wait();
+    }));
+  });
   Heads result{by_head(rounded(query, own.query)), {}, {}};
-  unpack(travelled, result, own.key);
+  unpack(homeward.wait(), result, own.key);
   return result;
 }
 
 Heads traded_backward(const CoreAttention& layer, OpContext& op, const Backward& of) {
   const at::Tensor own = by_head(gradient_by_sample(layer, of));
-  const at::Tensor parts =
-      op.all_to_all("cp.scatter_grad_heads", cut_heads(own, samples_of(layer), ranks_of(layer)));
-  const at::Tensor whole = widen(layer, parts, of.heads.query.size(3));
+  const at::Tensor whole = trade_output_gradient(layer, op, own);
   const Heads grads = op.compute("attention.backward", [&] {
     const FlashGradients sums{wide_zeros(of.heads.query), wide_zeros(of.heads.key),
                               wide_zeros(of.heads.value)};
@@ -277,23 +240,16 @@ Heads traded_backward(const CoreAttention& layer, OpContext& op, const Backward&
 }
 
 Heads context_backward(const CoreAttention& layer, OpContext& op, const Backward& of) {
-  switch (kind_of(layer)) {
-    case ContextParallel::AllGather:
-      return gathered_backward(layer, op, of);
-    case ContextParallel::Ring:
-      return ring_backward(layer, op, of);
-    case ContextParallel::AllToAll:
-      break;
-  }
-  return traded_backward(layer, op, of);
+  return by_kind(
+      layer, [&] { return gathered_backward(layer, op, of); },
+      [&] { return ring_backward(layer, op, of); }, [&] { return traded_backward(layer, op, of); });
 }
 
 /// Without context parallelism: gradients are written where they belong, of rotary positions still
 /// turned. fp32, [tokens, features].
 at::Tensor whole_backward(const CoreAttention& layer, OpContext& op, const Backward& of,
                           std::int64_t features) {
-  const at::Tensor result =
-      at::zeros({of.gradient.size(0), features}, of.gradient.options().dtype(at::kFloat));
+  const at::Tensor result = at::zeros({of.gradient.size(0), features}, wide(of.gradient));
   op.compute("attention.backward", [&] {
     const Heads sums = views_of(layer, result);
     add_flash_gradients(block_of(layer, of.heads, 0),
