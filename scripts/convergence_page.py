@@ -40,11 +40,12 @@ worse.
 
 ACCOUNT = """## What to make of it
 
-These are the runs of 2026-11-30, on a busy machine. The same model with learned positions was run
-first (its curves lay flat near 2.6, where it knows pairs of bytes, until its attention began to
-work; 2.5 million tokens ended soon after), had the parallel block 3.3 % behind the baseline, LAMB
-17 % behind, and the window 4.6 % ahead. With rotary positions attention works after the first
-200,000 tokens, and what is compared is how models learn, not when they begin to.
+These are the runs of 2026-11-30, on a busy machine; all but that of the window were started by
+hand with the commands of the script, which took them over. The same model with learned positions
+was run first (its curves lay flat near 2.6, where it knows pairs of bytes, until its attention
+began to work; 2.5 million tokens ended soon after), had the parallel block 3.3 % behind the
+baseline, LAMB 17 % behind, and the window 4.6 % ahead. With rotary positions attention works
+after the first 200,000 tokens, and what is compared is how models learn, not when they begin to.
 
 LAMB has a quarter of the steps. It is behind from the first tenth on, most where it warms up, and
 gains on the baseline until the end: at this size 4 times the batch is not free. MegaScale's claim

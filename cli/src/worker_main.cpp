@@ -131,6 +131,7 @@ int dispatch(int count, char** values) {
   add_calibrate_options(*calibrate_one, arguments);
   CLI::App* devices = app.add_subcommand("devices", "what this build sees of CUDA and NCCL");
   refuse_in_one_line(app);
+  refuse_empty_values(app);
   try {
     app.parse(count, values);
   } catch (const CLI::ParseError& error) {

@@ -232,9 +232,8 @@ class Margins {
   }
 
   void add_attention_tiles() {
-    constexpr std::int64_t kSide = 64;
     const std::int64_t positions = plan_.training.sequence_length / plan_.layout.cp;
-    const std::int64_t side = std::min(kSide, positions);
+    const std::int64_t side = std::min(models::kAttentionTile, positions);
     const std::int64_t batch = plan_.layout.microbatch_size * plan_.model.heads / plan_.layout.tp;
     add("attention_tiles",
         Bytes(batch * side * (3 * side + 8 * plan_.model.head_size) * size_of(DType::Fp32)),

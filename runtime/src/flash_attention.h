@@ -11,15 +11,18 @@
 
 #include <ATen/ATen.h>
 
+#include <cstdint>
 #include <optional>
 #include <vector>
+
+#include "foresail/models/operators.h"
 
 namespace foresail::runtime {
 
 /// What a mask leaves of each tile of kSide queries and kSide keys.
 class MaskTiles {
  public:
-  static constexpr std::int64_t kSide = 64;
+  static constexpr std::int64_t kSide = models::kAttentionTile;
   enum class Sight : std::uint8_t { None, Some, All };
 
   /// `is_masked` [queries, keys], true where a query must not see the key; on the host.

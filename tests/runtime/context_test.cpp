@@ -53,11 +53,7 @@ std::vector<Layout> layouts() {
 
 /// Rotary positions, grouped queries, SwiGLU, RMSNorm, a window.
 void use_windowed_llama(planner::Plan& plan) {
-  use_llama_parts(plan);
-  plan.model.kv_heads = 4;
-  plan.model.heads = 8;
-  plan.model.head_size = 16;
-  plan.model.ffn = 256;
+  use_wide_llama(plan);
   plan.model.attention = models::Attention::SlidingWindow;
   plan.model.window = 24;
 }

@@ -38,7 +38,7 @@ Layout layout_of(int tp, int pp, int dp) {
   return layout;
 }
 
-void use_experts(planner::Plan& plan) {
+void use_wide_experts(planner::Plan& plan) {
   plan.model.experts = {.count = 4, .per_token = 2, .ffn = 128, .shared = 1, .shared_ffn = 128};
 }
 
@@ -72,11 +72,11 @@ std::vector<Case> cases() {
                [](Layout& layout) { layout.schedule = planner::ScheduleKind::ZbH1; }),
        "gpt_tiny", [](planner::Plan& plan) { plan.model.block = models::Block::Parallel; }},
       {"experts by data", changed(layout_of(1, 1, 2), [](Layout& layout) { layout.ep = 2; }),
-       "gpt_tiny", use_experts},
+       "gpt_tiny", use_wide_experts},
       {"experts of a capacity", changed(layout_of(1, 1, 2), [](Layout& layout) { layout.ep = 2; }),
        "gpt_tiny",
        [](planner::Plan& plan) {
-         use_experts(plan);
+         use_wide_experts(plan);
          plan.model.experts.capacity_factor = 1;
        }},
       {"fused attention, gathered keys",

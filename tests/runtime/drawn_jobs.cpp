@@ -51,31 +51,9 @@ void use_parallel_block(Plan& plan) {
   plan.model.window = 16;
 }
 
-void use_llama(Plan& plan) {
-  use_llama_parts(plan);
-  plan.model.heads = 8;
-  plan.model.head_size = 16;
-  plan.model.kv_heads = 4;
-  plan.model.ffn = 256;
-}
-
-void use_experts(Plan& plan) {
-  plan.model.experts = {.count = 4, .per_token = 2, .ffn = 64};
-}
-
-void use_shared_experts(Plan& plan) {
-  plan.model.activation = models::Activation::SwiGlu;
-  plan.model.norm = models::Norm::RmsNorm;
-  plan.model.biases = false;
-  plan.model.ffn = 128;
-  plan.model.experts = {.count = 8,
-                        .per_token = 2,
-                        .ffn = 32,
-                        .shared = 2,
-                        .shared_ffn = 32,
-                        .shared_gate = true,
-                        .first_dense_layers = 1,
-                        .balance_loss = 0.1};
+void use_balanced_experts(Plan& plan) {
+  use_shared_experts(plan);
+  plan.model.experts.balance_loss = 0.1;
 }
 
 /// A capacity that holds every copy, so that nothing is dropped.
@@ -89,14 +67,14 @@ const std::vector<Named>& all_models() {
       {"gpt", [](Plan&) {}},
       {"tied", [](Plan& plan) { plan.model.tied_embeddings = true; }},
       {"parallel block", use_parallel_block},
-      {"llama", use_llama},
+      {"llama", use_wide_llama},
       {"tied llama",
        [](Plan& plan) {
-         use_llama(plan);
+         use_wide_llama(plan);
          plan.model.tied_embeddings = true;
        }},
       {"experts", use_experts},
-      {"shared experts", use_shared_experts},
+      {"shared experts", use_balanced_experts},
       {"experts with room", use_roomy_experts}};
   return kAll;
 }

@@ -24,24 +24,10 @@ using runtime::Parameter;
 constexpr int kSteps = 4;
 constexpr double kDecay = 0.01;
 
-/// Biases, every layer a mixture.
-void use_experts(Plan& plan) {
-  plan.model.experts = {.count = 4, .per_token = 2, .ffn = 64};
-}
-
 /// Gates, and a dense layer in front.
 void use_gated_experts(Plan& plan) {
-  plan.model.activation = models::Activation::SwiGlu;
-  plan.model.norm = models::Norm::RmsNorm;
-  plan.model.biases = false;
-  plan.model.ffn = 128;
-  plan.model.experts = {.count = 8,
-                        .per_token = 2,
-                        .ffn = 32,
-                        .shared = 1,
-                        .shared_ffn = 32,
-                        .shared_gate = true,
-                        .first_dense_layers = 1};
+  use_shared_experts(plan);
+  plan.model.experts.shared = 1;
 }
 
 void use_lamb(Plan& plan) {

@@ -71,25 +71,9 @@ std::vector<Layout> layouts() {
   };
 }
 
-/// Biases, GeLU, every layer a mixture.
-void use_experts(planner::Plan& plan) {
-  plan.model.experts = {.count = 4, .per_token = 2, .ffn = 64};
-}
-
-/// DeepSeek's and Qwen's parts: a dense layer in front, shared experts behind a gate, SwiGLU.
-void use_shared_experts(planner::Plan& plan) {
-  plan.model.activation = models::Activation::SwiGlu;
-  plan.model.norm = models::Norm::RmsNorm;
-  plan.model.biases = false;
-  plan.model.ffn = 128;
-  plan.model.experts = {.count = 8,
-                        .per_token = 2,
-                        .ffn = 32,
-                        .shared = 2,
-                        .shared_ffn = 32,
-                        .shared_gate = true,
-                        .first_dense_layers = 1,
-                        .balance_loss = 0.5};
+void use_balanced_experts(planner::Plan& plan) {
+  use_shared_experts(plan);
+  plan.model.experts.balance_loss = 0.5;
   plan.layout.overlap.ep = plan.layout.dp == 2;
 }
 
@@ -100,7 +84,7 @@ void use_capacity(planner::Plan& plan) {
 }
 
 TEST(Experts, EverySpreadEqualsOneProcess) {
-  const std::vector<std::function<void(planner::Plan&)>> changes{use_experts, use_shared_experts,
+  const std::vector<std::function<void(planner::Plan&)>> changes{use_experts, use_balanced_experts,
                                                                  use_capacity};
   std::vector<Curve> truths;
   for (const auto& change : changes) {
@@ -117,7 +101,7 @@ TEST(Experts, EverySpreadEqualsOneProcess) {
 
 TEST(Experts, WithACapacityGemmsAreThoseOfTheProgramAndTooManyTokensAreDropped) {
   const auto change = [](planner::Plan& plan) {
-    use_shared_experts(plan);
+    use_balanced_experts(plan);
     plan.model.experts.capacity_factor = 0.5;
   };
   for (const Layout& layout : layouts()) {

@@ -63,11 +63,7 @@ void use_flash(Plan& plan) {
 
 /// Rotary positions, grouped queries, a window.
 void use_windowed_llama(Plan& plan) {
-  use_llama_parts(plan);
-  plan.model.kv_heads = 4;
-  plan.model.heads = 8;
-  plan.model.head_size = 16;
-  plan.model.ffn = 256;
+  use_wide_llama(plan);
   plan.model.attention = models::Attention::SlidingWindow;
   plan.model.window = 40;
   use_flash(plan);

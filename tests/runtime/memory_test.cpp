@@ -55,7 +55,7 @@ Layout in_context(ContextParallel kind) {
   return layout;
 }
 
-void use_experts(planner::Plan& plan) {
+void use_wide_experts(planner::Plan& plan) {
   plan.model.experts = {.count = 4, .per_token = 2, .ffn = 256, .shared = 1, .shared_ffn = 256};
 }
 
@@ -71,11 +71,11 @@ Layout in_groups(int ep) {
 std::vector<Case> cases_of_experts() {
   return {
       {changed(layout_of({.dp = 2}), [](Layout& layout) { layout.ep = 2; }), "gpt_tiny",
-       use_experts, "experts"},
-      {in_groups(1), "gpt_tiny", use_experts, "experts"},
+       use_wide_experts, "experts"},
+      {in_groups(1), "gpt_tiny", use_wide_experts, "experts"},
       {in_groups(2), "gpt_tiny",
        [](planner::Plan& plan) {
-         use_experts(plan);
+         use_wide_experts(plan);
          plan.training.optimizer = program::Optimizer::Lamb;
        },
        "experts, LAMB"},

@@ -47,6 +47,32 @@ void use_llama_parts(planner::Plan& plan) {
   plan.model.biases = false;
 }
 
+void use_wide_llama(planner::Plan& plan) {
+  use_llama_parts(plan);
+  plan.model.heads = 8;
+  plan.model.head_size = 16;
+  plan.model.kv_heads = 4;
+  plan.model.ffn = 256;
+}
+
+void use_experts(planner::Plan& plan) {
+  plan.model.experts = {.count = 4, .per_token = 2, .ffn = 64};
+}
+
+void use_shared_experts(planner::Plan& plan) {
+  plan.model.activation = models::Activation::SwiGlu;
+  plan.model.norm = models::Norm::RmsNorm;
+  plan.model.biases = false;
+  plan.model.ffn = 128;
+  plan.model.experts = {.count = 8,
+                        .per_token = 2,
+                        .ffn = 32,
+                        .shared = 2,
+                        .shared_ffn = 32,
+                        .shared_gate = true,
+                        .first_dense_layers = 1};
+}
+
 planner::Plan make_plan(const TinyPlan& tiny) {
   planner::Plan plan;
   plan.model = models::resolve_model(parse(tiny.model), {kSource / "models/catalogue"});

@@ -29,6 +29,12 @@ planner::Layout changed(planner::Layout layout, const Change& change) {
 
 /// Grouped queries, SwiGLU, RMSNorm, rotary positions, no biases.
 void use_llama_parts(planner::Plan& plan);
+/// The same with 8 heads of 16 features, two for each key, and a narrow MLP.
+void use_wide_llama(planner::Plan& plan);
+/// Biases, GeLU, every layer a mixture.
+void use_experts(planner::Plan& plan);
+/// DeepSeek's and Qwen's parts: a dense layer in front, shared experts behind a gate, SwiGLU.
+void use_shared_experts(planner::Plan& plan);
 
 /// What one rank did.
 struct RankResult {

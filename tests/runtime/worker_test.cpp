@@ -76,6 +76,13 @@ class Worker : public ::testing::Test {
   fs::path folder_;
 };
 
+TEST_F(Worker, AnEmptyValueIsNoValue) {
+  const std::string plan = save("plan.yaml", two_ranks());
+  const Outcome outcome = run_command(worker() + " launch " + plan + " --launch 2 -o ''");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.text.find("--output: is empty"), std::string::npos) << outcome.text;
+}
+
 TEST_F(Worker, LaunchTrainsAndWritesWhatItMeasured) {
   const std::string plan = save("plan.yaml", two_ranks());
   const Outcome outcome = run_command(worker() + " launch " + plan + " --launch 2 -o " + output());

@@ -26,6 +26,9 @@
 
 namespace foresail::models {
 
+/// Queries, and keys, of a tile of fused attention on CPUs, where a tile is in memory.
+inline constexpr std::int64_t kAttentionTile = 64;
+
 /// What is recomputed in the backward pass. Selective: some modules, core attention unless said
 /// otherwise.
 enum class Recompute { None, Selective, Full };
