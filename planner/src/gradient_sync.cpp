@@ -58,10 +58,58 @@ GradientSync::GradientSync(const StageInput& input, IdVector<OpId, Op>& ops)
       last_backward_[static_cast<std::size_t>(order_[at].chunk)] = at;
     }
   }
+  is_reduced_.resize(in_.work.chunks.size());
+  gathered_at_.resize(order_.size());
+  reduced_behind_.resize(order_.size());
+  if (reduces_early() && rhythm_ == Rhythm::PerStep && !is_mirrored(in_.plan)) plan_reductions();
+  if (is_resident() && layout.overlap.aligned.parameters) align_gathers();
+}
+
+/// Megatron-LM's rule for aligned ones: stage r starts that of a chunk r backward passes behind the
+/// chunk's last, when stage 0 has got there; where no such pass is left, behind the last one.
+void GradientSync::plan_reductions() {
+  std::vector<std::size_t> backward;  // positions
+  for (std::size_t at = 0; at < order_.size(); ++at) {
+    if (completes_gradients(order_[at])) backward.push_back(at);
+  }
+  const bool is_aligned = in_.plan.layout.overlap.aligned.gradients;
+  const std::size_t later = is_aligned ? static_cast<std::size_t>(in_.stage) : 0;
+  for (std::size_t index = 0; index + later < backward.size(); ++index) {
+    const int chunk = order_[backward[index]].chunk;
+    if (backward[index] == last_backward_[static_cast<std::size_t>(chunk)]) {
+      reduced_behind_[backward[index + later]] = chunk;
+    }
+  }
+}
+
+/// Megatron-LM's rule: with the first forward pass of chunk j on stage 0, thus r passes earlier on
+/// stage r, all start the gather of chunk j + 1; those of chunks 0 and 1 start with the step.
+void GradientSync::align_gathers() {
+  std::vector<std::size_t> forward;  // positions
+  for (std::size_t at = 0; at < order_.size(); ++at) {
+    if (order_[at].pass == Pass::Forward) forward.push_back(at);
+  }
+  std::vector<bool> is_begun(in_.work.chunks.size());
+  for (std::size_t index = 0; index < forward.size(); ++index) {
+    const auto chunk = static_cast<std::size_t>(order_[forward[index]].chunk);
+    if (is_begun[chunk]) continue;
+    is_begun[chunk] = true;
+    if (chunk == 0 || chunk + 1 == is_begun.size()) continue;
+    const auto earlier = static_cast<std::size_t>(in_.stage);
+    FORESAIL_EXPECT(index > earlier);  // a group of at least pp microbatches goes before
+    gathered_at_[forward[index - earlier]] = static_cast<int>(chunk) + 1;
+  }
 }
 
 void GradientSync::begin() {
-  if (is_resident() && has_prefetch()) gather_all({});
+  if (is_resident() && has_prefetch()) {
+    if (in_.plan.layout.overlap.aligned.parameters) {
+      gather_bucket(0, {});
+      gather_bucket(1, {});
+    } else {
+      gather_all({});
+    }
+  }
   if (zero_ != 3) return;
   // The tied matrix stays gathered through the step: two chunks use it in every microbatch.
   if (in_.work.tied_parameters > 0 && dp_.communicator) {
@@ -72,10 +120,15 @@ void GradientSync::begin() {
   gather_for_pass(1, {});
 }
 
-GradientSync::Ops GradientSync::before(std::size_t position, const Ops& passes) {
+GradientSync::Ops GradientSync::before(std::size_t position, const Ops& passes, const Ops& inputs) {
   const SchedulePass& pass = order_[position];
   if (zero_ == 3 && !has_prefetch()) {
     gather_for_pass(position, position > 0 ? Ops{passes[position - 1]} : Ops{});
+  }
+  if (const auto chunk = gathered_at_[position]) {
+    Ops begins = inputs;  // of the pass
+    if (position > 0) begins.push_back(passes[position - 1]);
+    gather_bucket(*chunk, begins);
   }
   Ops waits;
   const auto wait_once = [&](std::optional<OpId>& id) {
@@ -92,33 +145,34 @@ void GradientSync::after(std::size_t position, const Ops& passes) {
   const SchedulePass& pass = order_[position];
   if (zero_ == 3 && has_prefetch()) gather_for_pass(position + 2, {passes[position]});
   if (is_mirrored(in_.plan) || !completes_gradients(pass)) return;
-  const bool is_last = position == last_backward_[static_cast<std::size_t>(pass.chunk)];
+  std::optional<int> complete = reduced_behind_[position];
   std::optional<OpId> reduced;
   if (rhythm_ == Rhythm::PerMicrobatch) {
     const ChunkReduction own = reduce_chunk(pass.chunk, pass.microbatch, passes[position]);
     reduced = own.last();
-    if (is_last) {
+    if (position == last_backward_[static_cast<std::size_t>(pass.chunk)]) {
+      complete = pass.chunk;
       if (const auto sum = sum_chunk_shards(pass.chunk, own, passes[position])) reduced = sum;
     }
-    if (!has_prefetch()) unfinished_ = reduced;
-  } else if (has_prefetch() && is_last) {
-    reduced = synchronise_chunk(pass.chunk, passes[position]);
+    if (!reduces_early()) unfinished_ = reduced;
+  } else if (complete) {
+    reduced = synchronise_chunk(*complete, passes[position]);
   }
   // Sums over tp come last, and change what norms and biases have in every bucket.
   const bool is_whole = !in_.plan.layout.sequence_parallel || in_.work.replicated() == 0;
-  if (has_prefetch() && is_last && is_whole) {
-    offload_gradients(pass.chunk, {reduced.value_or(passes[position])});
+  if (reduces_early() && complete && is_whole) {
+    offload_gradients(*complete, {reduced.value_or(passes[position])});
   }
 }
 
 void GradientSync::finish(const Ops& passes) {
   if (is_mirrored(in_.plan)) {
     reduce_mirrored(passes);
-  } else if (rhythm_ == Rhythm::PerStep && !has_prefetch()) {
+  } else if (rhythm_ == Rhythm::PerStep) {
     for (std::size_t position = 0; position < order_.size(); ++position) {
-      const int chunk = order_[position].chunk;
-      if (position == last_backward_[static_cast<std::size_t>(chunk)]) {
-        synchronise_chunk(chunk, passes.back());
+      const auto chunk = static_cast<std::size_t>(order_[position].chunk);
+      if (position == last_backward_[chunk] && !is_reduced_[chunk]) {
+        synchronise_chunk(order_[position].chunk, passes.back());
       }
     }
   }
@@ -176,18 +230,19 @@ std::optional<OpId> GradientSync::gather_chunk(int chunk, int microbatch, const 
   return last;
 }
 
-/// All buckets in the order in which the forward passes need them.
+void GradientSync::gather_bucket(int chunk, const Ops& after) {
+  if (dp_.communicator && holds_tied(chunk) && !std::exchange(is_tied_gathered_, true)) {
+    const OpId id = gather(dp_, Payload::EmbeddingParameters, in_.work.tied_parameters, after);
+    if (has_prefetch()) tied_gather_ = id;
+  }
+  const auto id = gather_chunk(chunk, kPerStep, after);
+  if (has_prefetch()) first_gather_[static_cast<std::size_t>(chunk)] = id;
+}
+
+/// In the order in which the forward passes need them.
 void GradientSync::gather_all(const Ops& after) {
-  const bool is_prefetch = after.empty();
-  bool has_tied = false;
   for (std::size_t chunk = 0; chunk < in_.work.chunks.size(); ++chunk) {
-    const int index = static_cast<int>(chunk);
-    if (dp_.communicator && holds_tied(index) && !std::exchange(has_tied, true)) {
-      const OpId id = gather(dp_, Payload::EmbeddingParameters, in_.work.tied_parameters, after);
-      if (is_prefetch) tied_gather_ = id;
-    }
-    const auto id = gather_chunk(index, kPerStep, after);
-    if (is_prefetch) first_gather_[chunk] = id;
+    gather_bucket(static_cast<int>(chunk), after);
   }
 }
 
@@ -243,6 +298,7 @@ std::optional<OpId> GradientSync::sum_chunk_shards(int chunk, const ChunkReducti
 }
 
 std::optional<OpId> GradientSync::synchronise_chunk(int chunk, OpId after) {
+  is_reduced_[static_cast<std::size_t>(chunk)] = true;
   const ChunkReduction reduced = reduce_chunk(chunk, kPerStep, after);
   const auto sum = sum_chunk_shards(chunk, reduced, after);
   return sum ? sum : reduced.last();
@@ -263,7 +319,7 @@ void GradientSync::reduce_mirrored(const Ops& passes) {
     op.dtype = in_.plan.training.gradient_dtype;
     const ChunkWork& work = in_.work.chunks[at];
     op.bytes = (work.parameters + work.experts) * Bytes(size_of(op.dtype));
-    op.after = {has_prefetch() ? passes[last_backward_[at]] : passes.back()};
+    op.after = {reduces_early() ? passes[last_backward_[at]] : passes.back()};
     const OpId id = ops_.push_back(std::move(op));
     if (!synchronise_chunk(chunk, id)) synchronised_.push_back(id);
   }
@@ -275,7 +331,7 @@ void GradientSync::reduce_mirrored(const Ops& passes) {
 void GradientSync::reduce_embedding(const Ops& passes) {
   if (in_.work.tied_parameters == 0) return;
   OpId ready = passes.back();
-  if (has_prefetch()) {
+  if (reduces_early()) {
     std::size_t last = 0;
     for (std::size_t chunk = 0; chunk < last_backward_.size(); ++chunk) {
       if (holds_tied(static_cast<int>(chunk))) last = std::max(last, last_backward_[chunk]);

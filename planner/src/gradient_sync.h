@@ -24,8 +24,8 @@ class GradientSync {
 
   /// Before any pass: prefetched parameters.
   void begin();
-  /// What the pass at `position` must wait for; writes a gather that is due only now.
-  Ops before(std::size_t position, const Ops& passes);
+  /// What the pass at `position` must wait for beside `inputs`; writes a gather that is due now.
+  Ops before(std::size_t position, const Ops& passes, const Ops& inputs);
   /// After the pass at `position`: gradients that are complete, the next prefetch.
   void after(std::size_t position, const Ops& passes);
   /// After all passes: what is left, then the end of the step.
@@ -35,9 +35,15 @@ class GradientSync {
   /// How often the gradients of a chunk leave.
   enum class Rhythm { PerStep, PerMicrobatch };
 
-  bool has_prefetch() const { return in_.plan.layout.overlap.dp; }
+  bool has_prefetch() const { return in_.plan.layout.overlap.dp.parameters; }
+  bool reduces_early() const { return in_.plan.layout.overlap.dp.gradients; }
   bool is_resident() const { return zero_ == 1 || zero_ == 2; }
   bool holds_tied(int chunk) const;
+
+  /// Positions at which chunks' reductions start, those of early ones.
+  void plan_reductions();
+  /// Positions at which the gathers of chunks beyond the first two start.
+  void align_gathers();
 
   /// Ranks that hold copies of the same parameters, and their communicator; none without copies.
   struct Copies {
@@ -58,6 +64,8 @@ class GradientSync {
   /// `copies`: who hold the same shard; `shard`: what stands in front.
   program::OpId sum_shard(const Copies& copies, std::int64_t parameters, program::OpId shard);
   std::optional<program::OpId> gather_chunk(int chunk, int microbatch, const Ops& after);
+  /// The bucket of a chunk, that of the tied matrix in front if it is the first to use it.
+  void gather_bucket(int chunk, const Ops& after);
   void gather_all(const Ops& after);
   void gather_for_pass(std::size_t position, const Ops& after);
   ChunkReduction reduce_chunk(int chunk, int microbatch, program::OpId after);
@@ -93,6 +101,10 @@ class GradientSync {
   std::vector<std::size_t> last_backward_;                  // by chunk: position, W if in halves
   std::vector<std::optional<program::OpId>> first_gather_;  // by chunk
   std::optional<program::OpId> tied_gather_;
+  bool is_tied_gathered_ = false;
+  std::vector<std::optional<int>> gathered_at_;            // by position: chunk; aligned ones
+  std::vector<std::optional<int>> reduced_behind_;         // by position: chunk
+  std::vector<bool> is_reduced_;                           // by chunk
   std::vector<std::optional<program::OpId>> pass_gather_;  // ZeRO-3: by position
   std::optional<program::OpId> unfinished_;      // without overlap: the next pass waits for it
   std::optional<program::OpId> last_reduction_;  // on the dp lane

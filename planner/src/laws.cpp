@@ -173,6 +173,7 @@ class Laws {
     const bool is_interleaved = layout_.schedule == ScheduleKind::Interleaved;
     const std::string_view schedule = to_string(layout_.schedule);
     for (BrokenLaw& law : check_zero_bubble(layout_)) broken_.push_back(std::move(law));
+    for (BrokenLaw& law : check_alignment(layout_)) broken_.push_back(std::move(law));
     if (layout_.v > 1 && !is_interleaved && !has_own_chunks(layout_)) {
       add("v_needs_interleaved",
           fmt::format("v {} needs schedule interleaved, but schedule is {}", layout_.v, schedule));

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "foresail/base/error.h"
 #include "foresail/planner/schedule.h"
@@ -21,12 +22,18 @@ bool flag(const Yaml& node, std::string_view key) {
   return value && value->as_bool();
 }
 
+DataMessages data_messages(const Yaml& node, std::string_view key) {
+  const auto value = node.find(key);
+  return value ? read_data_messages(*value) : DataMessages{};
+}
+
 Overlap read_overlap(const Yaml& node) {
-  node.allow_only({"tp", "pp", "dp", "ep"});
+  node.allow_only({"tp", "pp", "dp", "ep", "aligned"});
   return {.tp = flag(node, "tp"),
           .pp = flag(node, "pp"),
-          .dp = flag(node, "dp"),
-          .ep = flag(node, "ep")};
+          .dp = data_messages(node, "dp"),
+          .ep = flag(node, "ep"),
+          .aligned = data_messages(node, "aligned")};
 }
 
 void read_schedule(const Yaml& node, Layout& layout) {
@@ -55,6 +62,28 @@ Document schedule_document(const Layout& layout) {
 }
 
 }  // namespace
+
+std::string_view to_text(DataMessages messages) {
+  if (messages.gradients && messages.parameters) return "true";
+  if (messages.gradients) return "gradients";
+  return messages.parameters ? "parameters" : "false";
+}
+
+Document to_document(DataMessages messages) {
+  if (messages.gradients == messages.parameters) return messages.gradients;
+  return std::string(to_text(messages));
+}
+
+DataMessages read_data_messages(const Yaml& node) {
+  const bool is_text = node.is_scalar() && !node.is_null();
+  for (const DataMessages named : {DataMessages(true, false), DataMessages(false, true)}) {
+    if (is_text && node.as_string() == to_text(named)) return named;
+  }
+  if (is_text && node.as_string() != "true" && node.as_string() != "false") {
+    node.fail('"' + node.as_string() + "\" is not one of true, false, gradients, parameters");
+  }
+  return node.as_bool();
+}
 
 program::RankGrid Layout::grid() const {
   return program::RankGrid({tp, cp, 1, dp, pp}, rank_order);
@@ -142,28 +171,32 @@ Layout read_layout(const Yaml& node) {
 }
 
 Document to_document(const Layout& layout) {
-  Document made = {
-      {"tp", layout.tp},
-      {"cp", layout.cp},
-      {"ep", layout.ep},
-      {"dp", layout.dp},
-      {"pp", layout.pp},
-      {"v", layout.v},
-      {"group_size", layout.group_size},
-      {"schedule", schedule_document(layout)},
-      {"microbatch_size", layout.microbatch_size},
-      {"sequence_parallel", layout.sequence_parallel},
-      {"zero_stage", layout.zero_stage},
-      {"recompute", to_document(layout.recompute)},
-      {"rank_order", program::to_text(layout.rank_order)},
-      {"overlap",
-       {{"tp", layout.overlap.tp}, {"pp", layout.overlap.pp}, {"dp", layout.overlap.dp}}}};
+  Document made = {{"tp", layout.tp},
+                   {"cp", layout.cp},
+                   {"ep", layout.ep},
+                   {"dp", layout.dp},
+                   {"pp", layout.pp},
+                   {"v", layout.v},
+                   {"group_size", layout.group_size},
+                   {"schedule", schedule_document(layout)},
+                   {"microbatch_size", layout.microbatch_size},
+                   {"sequence_parallel", layout.sequence_parallel},
+                   {"zero_stage", layout.zero_stage},
+                   {"recompute", to_document(layout.recompute)},
+                   {"rank_order", program::to_text(layout.rank_order)},
+                   {"overlap",
+                    {{"tp", layout.overlap.tp},
+                     {"pp", layout.overlap.pp},
+                     {"dp", to_document(layout.overlap.dp)}}}};
   // Younger keys stand only where they say something, so that digests of older plans hold.
   if (layout.etp != 0) made["etp"] = layout.etp;
   if (layout.cp_kind != models::ContextParallel::AllGather) {
     made["cp_kind"] = to_string(layout.cp_kind);
   }
   if (layout.overlap.ep) made["overlap"]["ep"] = true;
+  if (layout.overlap.aligned.any()) {
+    made["overlap"]["aligned"] = to_document(layout.overlap.aligned);
+  }
   if (!layout.stages.is_even()) made["stages"] = to_document(layout.stages);
   if (layout.shard_size != 0) made["shard_size"] = layout.shard_size;
   if (layout.optimizer_offload != 0) made["optimizer_offload"] = layout.optimizer_offload;

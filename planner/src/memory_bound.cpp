@@ -191,7 +191,7 @@ class Margins {
           shard, (chunk.parameters + ranks - 1) / ranks + (chunk.experts + copies - 1) / copies);
     }
     const bool leaves_early = has_copies && layout.pp == 1 && layout.zero_stage >= 2;
-    if (leaves_early && layout.overlap.dp) {
+    if (leaves_early && layout.overlap.dp.gradients) {
       add("gradients_on_their_way", Bytes(largest * gradient),
           "a bucket set aside while its reduction runs beside the next pass");
     }

@@ -58,6 +58,36 @@ std::vector<BrokenLaw> check_zero_bubble(const Layout& layout) {
   return broken;
 }
 
+std::vector<BrokenLaw> check_alignment(const Layout& layout) {
+  std::vector<BrokenLaw> broken;
+  const DataMessages aligned = layout.overlap.aligned;
+  const DataMessages hidden = layout.overlap.dp;
+  if (!aligned.any()) return broken;
+  if (layout.schedule != ScheduleKind::Interleaved) {
+    broken.push_back({"aligned_needs_interleaved",
+                      fmt::format("overlap.aligned {} needs schedule interleaved, but schedule is "
+                                  "{}",
+                                  to_text(aligned), to_string(layout.schedule))});
+  }
+  if ((aligned.gradients && !hidden.gradients) || (aligned.parameters && !hidden.parameters)) {
+    broken.push_back({"aligned_needs_overlap",
+                      fmt::format("overlap.aligned {} needs the same of overlap.dp, but that is {}",
+                                  to_text(aligned), to_text(hidden))});
+  }
+  if (layout.zero_stage == 3) {
+    broken.push_back({"aligned_zero_stage",
+                      fmt::format("overlap.aligned {} needs zero_stage at most 2, but it is 3: its "
+                                  "messages come with every pass",
+                                  to_text(aligned))});
+  }
+  if (aligned == DataMessages(false, true) && layout.zero_stage == 0) {
+    broken.push_back({"aligned_gathers_need_zero",
+                      "overlap.aligned parameters needs zero_stage 1 or 2, but it is 0: there are "
+                      "no gathers"});
+  }
+  return broken;
+}
+
 std::vector<BrokenLaw> check_microbatches(const Layout& layout, std::int64_t microbatches) {
   std::vector<BrokenLaw> broken;
   if (layout.schedule == ScheduleKind::DualPipe) {

@@ -1,5 +1,5 @@
 /// \file
-/// The laws of zero-bubble, mirrored and written schedules.
+/// The laws of zero-bubble, mirrored and written schedules, and of aligned launches.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,8 @@ namespace foresail::planner {
 bool has_own_chunks(const Layout& layout);
 /// Laws on stages and chunks.
 std::vector<BrokenLaw> check_zero_bubble(const Layout& layout);
+/// Laws of overlap.aligned.
+std::vector<BrokenLaw> check_alignment(const Layout& layout);
 /// Laws on the microbatches per replica.
 std::vector<BrokenLaw> check_microbatches(const Layout& layout, std::int64_t microbatches);
 

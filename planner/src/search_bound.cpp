@@ -98,13 +98,13 @@ PlanBound::Reduction PlanBound::reduce_experts(int stage, std::int64_t parameter
 
 PlanBound::Exchange PlanBound::exchange(int stage) const {
   const StageShape& shape = shape_.of(stage);
-  const bool has_overlap = plan_.layout.overlap.dp;
+  const bool is_prefetched = plan_.layout.overlap.dp.parameters;
   const bool is_resident = zero_ == 1 || zero_ == 2;
   Exchange made;
   double gathers = 0;
   if (is_resident) {
     gathers = gather(stage, shape.work.tied_parameters);
-    if (has_overlap) {
+    if (is_prefetched) {
       // The tied matrix comes first where chunk 0 uses it: on stage 0.
       const double tied = stage == 0 ? gathers : 0;
       made.gather_first = tied + gather_chunk(stage, shape.work.chunks.front());
@@ -123,8 +123,7 @@ PlanBound::Exchange PlanBound::exchange(int stage) const {
     if (!host.update.empty()) updates += mesh_.kernel(host.parameters.back());
     made.finish = std::max(made.finish, updates);
   }
-  if (!has_overlap) made.finish += gathers;
-  if (has_overlap) made.gathers = gathers;
+  (is_prefetched ? made.gathers : made.finish) += gathers;
   made.tied = reduce(stage, shape.work.tied_parameters);
   if (has_reductions(shape)) made.replicated = replicated_sum(shape);
   return made;
@@ -145,14 +144,15 @@ void PlanBound::add_per_pass(int stage, const StageShape& shape, Exchange& made)
     reductions += one;
     largest = std::max(largest, one);
   }
-  const double all = microbatches_ * (gathers + reductions);
-  if (plan_.layout.overlap.dp) {
-    made.lane = all;
-  } else {
-    // The last reduction is behind the last pass. The first gather starts with the step, before
-    // the first pass; on stages behind the first it may be over when their input comes.
-    made.per_pass = std::max(0.0, all - largest - (stage == 0 ? 0 : largest_gather));
-  }
+  const DataMessages hidden = plan_.layout.overlap.dp;
+  const double first = stage == 0 ? 0 : largest_gather;
+  // The last reduction is behind the last pass. The first gather starts with the step, before the
+  // first pass; on stages behind the first it may be over when their input comes.
+  double per_pass = 0;
+  if (!hidden.gradients) per_pass += microbatches_ * reductions - largest;
+  if (!hidden.parameters) per_pass += microbatches_ * gathers - first;
+  made.per_pass = std::max(0.0, per_pass);
+  if (hidden.any()) made.lane = microbatches_ * (gathers + reductions);
 }
 
 /// Of the reductions of all chunks.
@@ -168,7 +168,7 @@ PlanBound::Lanes PlanBound::chunks_behind(int stage, const StageShape& shape) co
   if (stage == 0 && !is_split_) least = reduce_chunk(stage, shape.work.chunks.front());
   const bool is_per_step = zero_ < 2 || (zero_ == 2 && stages_ > 1);
   Lanes lanes;
-  if (!is_per_step || plan_.layout.overlap.dp) {
+  if (!is_per_step || plan_.layout.overlap.dp.gradients) {
     lanes.append(least);
     return lanes;
   }
@@ -203,7 +203,7 @@ PlanBound::Lanes PlanBound::mirrored_behind(int stage, const StageShape& shape) 
     alone.append(shared, own);
     least = {std::min(least.dp, alone.dp), std::min(least.replica, alone.replica)};
   }
-  if (plan_.layout.overlap.dp) return least;
+  if (plan_.layout.overlap.dp.gradients) return least;
   replicas.dp = std::max(replicas.dp, copies);
   replicas.replica = std::max(replicas.replica, copies);
   return replicas;
@@ -216,7 +216,7 @@ double PlanBound::behind(int stage, const StageShape& shape) const {
     // The copies of two stages are summed first; on the last stage with overlap maybe earlier. In a
     // V one stage has the only copy.
     const bool has_copies = stages_ > 1 && map_ != program::StageMap::V;
-    const bool waits = !plan_.layout.overlap.dp || stage == 0;
+    const bool waits = !plan_.layout.overlap.dp.gradients || stage == 0;
     const Bytes bytes = shape.work.tied_parameters * Bytes(size_of(plan_.training.gradient_dtype));
     const double ready = waits && has_copies ? mesh_.embedding(bytes) : 0;
     lanes.append(reduce(stage, shape.work.tied_parameters), ready);
@@ -306,7 +306,9 @@ std::vector<double> PlanBound::ends() const {
 PlanBound::Lanes PlanBound::lane_end(int stage, const PassOrder& order,
                                      const std::vector<double>& end) const {
   const bool is_per_step = zero_ < 2 || (zero_ == 2 && stages_ > 1);
-  if (!has_reductions(shape_.of(stage)) || !plan_.layout.overlap.dp || !is_per_step) return {};
+  if (!has_reductions(shape_.of(stage)) || !plan_.layout.overlap.dp.gradients || !is_per_step) {
+    return {};
+  }
   if (map_ == program::StageMap::Mirrored) return {};
   const StageShape& shape = shape_.of(stage);
   std::vector<std::pair<double, std::size_t>> ready(shape.work.chunks.size());

@@ -17,17 +17,18 @@
 ///    term is left out, and a backward pass counts min(B, I + W). In a mirrored schedule both ends
 ///    start at once and each chunk has half of the microbatches: W_s alone counts.
 /// 3. Without overlap.pp a stage waits for each of its sends but the last: W_s grows by c each.
-///    Without overlap.dp and where gradients leave or parameters come per pass (ZeRO-3; ZeRO-2 with
-///    one stage), each pass waits for those collectives. Both waits may coincide, so W_s grows by
-///    the larger sum.
-/// 4. With overlap.dp and resident ZeRO, stage 0's first pass waits for the first gather, and
+///    Where gradients leave or parameters come per pass (ZeRO-3; ZeRO-2 with one stage) and
+///    overlap.dp does not have them, each pass waits for those collectives. Both waits may
+///    coincide, so W_s grows by the larger sum.
+/// 4. With overlap.dp of parameters and resident ZeRO, stage 0's first pass waits for the first
+/// gather, and
 ///    everything waits for that pass. The dp lane is in order, so its collectives are also a chain.
 /// 5. Behind a stage's last pass come the reduction of at least its chunk (of the last pass,
 /// unknown
-///    beyond stage 0 or in halves: the least over chunks; without overlap.dp of all chunks), in a
-///    mirrored schedule behind that of the two copies, then the tied matrix, then the replicated
+///    beyond stage 0 or in halves: the least over chunks; without overlap.dp of gradients, all), in
+///    a mirrored schedule behind that of the two copies, then the tied matrix, then the replicated
 ///    gradients over tp. The scalars' all-reduce waits for all stages; the optimizer for it;
-///    without overlap.dp the gathers for the optimizer.
+///    without overlap.dp of parameters the gathers for the optimizer.
 ///
 /// 6. Where groups that shard hold copies, the sum of a chunk's shard stands on a lane of its own
 /// behind the reduction: per step the last such sum ends no earlier than both lanes run in order.
@@ -36,9 +37,10 @@
 /// count max(0, x - e) + y behind d + e.
 ///
 /// `Fine` replaces 2 by the start and end times of the schedule itself, run with the times of 1 and
-/// messages that contend for nothing; and with overlap.dp, 5 by the dp lane: after the gathers of
-/// the step, each chunk's reduction starts behind its last backward pass and behind the one before
-/// it. Again maxima and sums of terms that are too small.
+/// messages that contend for nothing; and with overlap.dp of gradients, 5 by the dp lane: after the
+/// gathers of the step, each chunk's reduction starts behind its last backward pass and behind the
+/// one before it. Again maxima and sums of terms that are too small. Aligned launches only come
+/// later than that, and later than a gather at the start: none of these bounds knows them.
 ///
 /// Times are rounded to picoseconds by the simulator and summed as doubles here; the bound is taken
 /// 1e-9 of itself and 1 ns lower, which is more than both can differ by.

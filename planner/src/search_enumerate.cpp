@@ -7,6 +7,7 @@
 #include "foresail/base/error.h"
 #include "layout_laws.h"
 #include "optimizer_offload.h"
+#include "schedule_laws.h"
 #include "search_bound.h"
 
 namespace foresail::planner {
@@ -126,7 +127,8 @@ class MeshEnumeration {
     if (is_over()) return;
     const auto inner = static_cast<std::int64_t>(
         space_.zero_stage.size() * space_.recompute.size() * space_.overlap_tp.size() *
-        space_.overlap_dp.size() * shards_.size() * space_.optimizer_offload.size());
+        space_.overlap_dp.size() * space_.overlap_aligned.size() * shards_.size() *
+        space_.optimizer_offload.size());
     seen_.clear();
     for (const int is_parallel : space_.sequence_parallel) {
       for (const int overlaps : space_.overlap_pp) {
@@ -148,15 +150,22 @@ class MeshEnumeration {
   void add_rest(Layout layout) {
     for (const Recomputation& recompute : space_.recompute) {
       for (const int overlap_tp : space_.overlap_tp) {
-        for (const int overlap_dp : space_.overlap_dp) {
+        for (const DataMessages overlap_dp : space_.overlap_dp) {
           layout.recompute = recompute;
           layout.overlap.tp = overlap_tp != 0;
-          layout.overlap.dp = overlap_dp != 0;
-          for (const int zero : space_.zero_stage) {
-            layout.zero_stage = zero;
-            add_shards(layout);
-          }
+          layout.overlap.dp = overlap_dp;
+          add_zero_stages(layout);
         }
+      }
+    }
+  }
+
+  void add_zero_stages(Layout layout) {
+    for (const DataMessages aligned : space_.overlap_aligned) {
+      for (const int zero : space_.zero_stage) {
+        layout.overlap.aligned = aligned;
+        layout.zero_stage = zero;
+        add_shards(layout);
       }
     }
   }
@@ -167,7 +176,7 @@ class MeshEnumeration {
       for (const double offload : space_.optimizer_offload) {
         layout.shard_size = size;
         layout.optimizer_offload = offload;
-        if ((layout.zero_stage == 3 && is_mirrored) ||
+        if ((layout.zero_stage == 3 && is_mirrored) || !check_alignment(layout).empty() ||
             !check_sharding(problem_.base.model, layout).empty() ||
             !check_recomputation(problem_.base.model, layout).empty() ||
             !host_laws(layout).empty()) {

@@ -194,7 +194,7 @@ double MeshCost::scalars() {
 
 ShapeCache::Key ShapeCache::key_of(const Plan& plan) {
   const Layout& layout = plan.layout;
-  const bool has_buckets = layout.pp == 1 && layout.overlap.dp;
+  const bool has_buckets = layout.pp == 1 && layout.overlap.dp.any();
   const bool has_layers = layout.pp == 1 && layout.zero_stage == 3;
   return {{layout.microbatch_size, layout.sequence_parallel, layout.recompute, layout.overlap.tp},
           {layout.v, layout.stages, has_buckets, has_layers, layout.stage_map(), is_split(layout)}};

@@ -76,7 +76,8 @@ SearchSpace completed(const SearchProblem& problem) {
         ScheduleKind::ZbH2, ScheduleKind::ZbV, ScheduleKind::DualPipe, ScheduleKind::Gpipe});
   fill(space.overlap_tp, {1, 0});
   fill(space.overlap_pp, {1, 0});
-  fill(space.overlap_dp, {1, 0});
+  fill(space.overlap_dp, {true, false});
+  fill(space.overlap_aligned, {false, true});
   if (space.rank_order.empty()) space.rank_order = {Layout{}.rank_order};
   if (space.placement.empty()) {
     DeviceOrder packed;
@@ -142,7 +143,7 @@ std::vector<int> shard_choices(const SearchSpace& space, const models::Model& mo
 
 std::int64_t layouts_per_mesh(const SearchSpace& space, const models::Model& model,
                               const Layout& layout) {
-  const std::array<std::size_t, 12> sizes = {chunk_choices(space, model, layout.pp).size(),
+  const std::array<std::size_t, 13> sizes = {chunk_choices(space, model, layout.pp).size(),
                                              space.stages.size(),
                                              shard_choices(space, model, layout).size(),
                                              space.schedule.size(),
@@ -153,7 +154,8 @@ std::int64_t layouts_per_mesh(const SearchSpace& space, const models::Model& mod
                                              space.recompute.size(),
                                              space.overlap_tp.size(),
                                              space.overlap_pp.size(),
-                                             space.overlap_dp.size()};
+                                             space.overlap_dp.size(),
+                                             space.overlap_aligned.size()};
   std::int64_t product = 1;
   for (const std::size_t size : sizes) {
     product *= static_cast<std::int64_t>(size);
@@ -291,7 +293,11 @@ Layout plain_form(const Layout& layout, const models::Stack& stack) {
     plain.zero_stage = 0;
     // With a pipeline it still says when the copies of a tied matrix are summed.
     if (layout.pp == 1) plain.overlap.dp = false;
+    plain.overlap.aligned = false;
   }
+  // Without sharding there are no gathers; those of two chunks start with the step either way.
+  if (plain.zero_stage == 0) plain.overlap.dp.parameters |= plain.overlap.dp.gradients;
+  if (plain.zero_stage == 0 || layout.v == 2) plain.overlap.aligned.parameters = false;
   // Fused attention keeps no scores that could be made again.
   if (layout.recompute.what == models::Recompute::Selective && stack.flash_attention) {
     models::RecomputeModules& modules = plain.recompute.modules;

@@ -99,7 +99,10 @@ void vary_overlap(const SearchSpace& space, const Layout& layout, std::vector<La
   vary(
       space.overlap_pp, layout, [](Layout& m, int on) { m.overlap.pp = on != 0; }, out);
   vary(
-      space.overlap_dp, layout, [](Layout& m, int on) { m.overlap.dp = on != 0; }, out);
+      space.overlap_dp, layout, [](Layout& m, DataMessages on) { m.overlap.dp = on; }, out);
+  vary(
+      space.overlap_aligned, layout, [](Layout& m, DataMessages on) { m.overlap.aligned = on; },
+      out);
 }
 
 }  // namespace

@@ -103,7 +103,8 @@ class StageLowering {
     if (loaded_ && pass.pass == Pass::Forward && needs_batch(pass.chunk)) {
       op.after.push_back(*std::exchange(loaded_, std::nullopt));
     }
-    for (const OpId id : sync_.before(at, compute_)) op.after.push_back(id);
+    const std::vector<OpId> inputs = op.after;
+    for (const OpId id : sync_.before(at, compute_, inputs)) op.after.push_back(id);
     compute_.push_back(ops_.push_back(op));
     sync_.after(at, compute_);
   }

@@ -28,7 +28,7 @@ std::vector<int> bucket_starts(const Plan& plan) {
     for (int layer = 0; layer < layers; ++layer) starts.push_back(layer);
     return starts;
   }
-  if (!has_sync || !layout.overlap.dp) return {0};
+  if (!has_sync || !layout.overlap.dp.any()) return {0};
   std::int64_t size = models::head_parameters(plan.model, layout.tp, false).total();
   for (int layer = layers - 1; layer > 0; --layer) {
     const models::RankParameters held = layer_parameters(plan, layer);

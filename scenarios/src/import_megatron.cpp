@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "foresail/base/error.h"
+#include "foresail/planner/layout.h"
 #include "import_formats.h"
 #include "import_stages.h"
 
@@ -250,9 +251,21 @@ void read_layout(ForeignKeys& keys, JobParts& parts) {
   }
   if (keys.flag("use-tp-pp-dp-mapping")) layout["rank_order"] = "tp-cp-ep-pp-dp";
   const bool is_interleaved = layout["v"].get<std::int64_t>() > 1;
+  const bool hides_gradients = keys.flag("overlap-grad-reduce");
+  const bool hides_parameters = keys.flag("overlap-param-gather") && layout["zero_stage"] != 0;
   layout["overlap"] = {{"tp", keys.flag("tp-comm-overlap")},
-                       {"pp", is_interleaved && !keys.flag("no-overlap-p2p-communication")},
-                       {"dp", keys.flag("overlap-grad-reduce")}};
+                       {"pp", is_interleaved && !keys.flag("no-overlap-p2p-communication")}};
+  const planner::DataMessages hidden(hides_gradients, hides_parameters);
+  layout["overlap"]["dp"] = planner::to_document(hidden);
+  // Aligned unless said otherwise; older releases align gathers only if told to.
+  const bool aligns_gradients = !keys.flag("no-align-grad-reduce");
+  const bool aligns_parameters =
+      keys.flag("align-param-gather") || !keys.flag("no-align-param-gather");
+  const planner::DataMessages aligned(hidden.gradients && aligns_gradients,
+                                      hidden.parameters && aligns_parameters);
+  if (is_interleaved && zero < 3 && aligned.any()) {
+    layout["overlap"]["aligned"] = planner::to_document(aligned);
+  }
 }
 
 void read_training(ForeignKeys& keys, JobParts& parts) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "foresail/planner/layout.h"
 #include "import_formats.h"
 
 namespace foresail::scenarios {
@@ -76,8 +77,13 @@ void read_layout(ForeignKeys& keys, JobParts& parts) {
     layout["recompute"] = "selective";
   }
   layout["overlap"] = {{"tp", tp > 1 && keys.flag("model.ub_tp_comm_overlap")},
-                       {"pp", v > 1 && keys.flag("model.overlap_p2p_comm")},
-                       {"dp", keys.flag("model.optim.overlap_grad_sync")}};
+                       {"pp", v > 1 && keys.flag("model.overlap_p2p_comm")}};
+  const bool hides_parameters =
+      keys.flag("model.optim.overlap_param_sync") && layout["zero_stage"] != 0;
+  const planner::DataMessages hidden(keys.flag("model.optim.overlap_grad_sync"), hides_parameters);
+  layout["overlap"]["dp"] = planner::to_document(hidden);
+  // NeMo hands both to Megatron-Core's interleaved schedule, which starts them on all stages.
+  if (v > 1 && hidden.any()) layout["overlap"]["aligned"] = planner::to_document(hidden);
 }
 
 void read_training(ForeignKeys& keys, JobParts& parts) {

@@ -55,7 +55,10 @@ class Changes {
           [&](Layout& layout) { layout.recompute = recompute; });
     }
     for (int zero = layout_.zero_stage + 1; zero <= 3; ++zero) {
-      add(fmt::format("zero_stage: {}", zero), [&](Layout& layout) { layout.zero_stage = zero; });
+      add(fmt::format("zero_stage: {}", zero), [&](Layout& layout) {
+        layout.zero_stage = zero;
+        if (zero == 3) layout.overlap.aligned = false;
+      });
     }
     if (layout_.schedule == ScheduleKind::Gpipe && layout_.pp > 1) {
       add("schedule: 1f1b",
@@ -64,12 +67,16 @@ class Changes {
     if (layout_.schedule == ScheduleKind::Interleaved && layout_.v > 1) {
       add("schedule: 1f1b, v: 1", [](Layout& layout) {
         layout.schedule = ScheduleKind::OneForwardOneBackward;
+        layout.overlap.aligned = false;
         layout.v = 1;
         layout.group_size = 0;
       });
     }
-    if (layout_.overlap.dp) {
-      add("overlap.dp: false", [](Layout& layout) { layout.overlap.dp = false; });
+    if (layout_.overlap.dp.any()) {
+      add("overlap.dp: false", [](Layout& layout) {
+        layout.overlap.dp = false;
+        layout.overlap.aligned = false;
+      });
     }
   }
 

@@ -104,6 +104,20 @@ void read_flags(const Yaml& root, std::string_view key, std::vector<int>& out) {
   }
 }
 
+/// true, false, gradients, parameters, a list of them, or all.
+void read_messages(const Yaml& root, std::string_view key,
+                   std::vector<planner::DataMessages>& out) {
+  const auto node = root.find(key);
+  if (!node) return;
+  out.clear();
+  if (is_all(*node)) return;
+  for (const Yaml& item : listed(*node)) {
+    const planner::DataMessages value = planner::read_data_messages(item);
+    if (std::ranges::find(out, value) != out.end()) item.fail("stands here twice");
+    out.push_back(value);
+  }
+}
+
 /// Shares of 0 to 1, a list of them, or all.
 void read_shares(const Yaml& root, std::string_view key, std::vector<double>& out) {
   const auto node = root.find(key);
@@ -136,11 +150,12 @@ void read_choices(const Yaml& root, std::string_view key, std::vector<E>& out) {
 void read_overlap(const Yaml& root, SearchSpace& space) {
   const auto node = root.find("overlap");
   if (!node || is_all(*node)) return;
-  node->allow_only({"tp", "pp", "dp", "ep"});
+  node->allow_only({"tp", "pp", "dp", "ep", "aligned"});
   read_flags(*node, "tp", space.overlap_tp);
   read_flags(*node, "pp", space.overlap_pp);
-  read_flags(*node, "dp", space.overlap_dp);
+  read_messages(*node, "dp", space.overlap_dp);
   read_flags(*node, "ep", space.overlap_ep);
+  read_messages(*node, "aligned", space.overlap_aligned);
 }
 
 void read_orders(const Yaml& root, SearchSpace& space) {

@@ -55,9 +55,10 @@ std::string difference(const Layout& layout, const Layout& other) {
   // These stand in a document only where they are not what they usually are.
   if (other.etp != layout.etp) add("etp", other.expert_tp());
   if (other.cp_kind != layout.cp_kind) add("cp_kind", to_string(other.cp_kind));
-  for (const char* axis : {"dp", "ep", "pp", "tp"}) {
-    const bool on = theirs.at("overlap").value(axis, false);
-    if (on != mine.at("overlap").value(axis, false)) add(std::string("overlap.") + axis, on);
+  for (const char* axis : {"aligned", "dp", "ep", "pp", "tp"}) {
+    const Document on = theirs.at("overlap").value(axis, Document(false));
+    const Document before = mine.at("overlap").value(axis, Document(false));
+    if (on != before) add(std::string("overlap.") + axis, on);
   }
   return text;
 }
@@ -122,8 +123,16 @@ std::string describe(const Layout& layout) {
   std::string overlap;
   if (layout.overlap.tp) overlap += "+tp";
   if (layout.overlap.pp) overlap += "+pp";
-  if (layout.overlap.dp) overlap += "+dp";
+  const auto add_messages = [&](const char* name, planner::DataMessages messages) {
+    if (!messages.any()) return;
+    overlap += name;
+    if (messages != planner::DataMessages(true)) {
+      overlap += fmt::format(":{}", planner::to_text(messages));
+    }
+  };
+  add_messages("+dp", layout.overlap.dp);
   if (layout.overlap.ep) overlap += "+ep";
+  add_messages("+aligned", layout.overlap.aligned);
   if (!overlap.empty()) text += " overlap " + overlap.substr(1);
   if (layout.rank_order != Layout{}.rank_order) {
     text += " order " + program::to_text(layout.rank_order);

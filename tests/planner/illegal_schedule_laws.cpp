@@ -179,6 +179,53 @@ std::vector<Law> laws_of_interleaving() {
        }}};
 }
 
+/// Aligned launches of drawn messages, which keep all laws but those that the caller breaks.
+void align(Case& c, DataMessages messages) {
+  c.layout.overlap.dp = true;
+  c.layout.overlap.aligned = messages;
+}
+
+std::vector<Law> laws_of_alignment() {
+  const auto aligned = [](const Case& c) { return c.layout.overlap.aligned; };
+  return {{"aligned_needs_interleaved",
+           [=](const Case& c) { return aligned(c).any() && !is_interleaved(c); },
+           [](const Case&) { return Terms{}; },
+           [](Case& c, Draw&) {
+             align(c, {true, false});
+             c.layout.v = 1;
+             c.layout.schedule = ScheduleKind::Gpipe;
+           }},
+          {"aligned_needs_overlap",
+           [=](const Case& c) {
+             const DataMessages hidden = c.layout.overlap.dp;
+             return (aligned(c).gradients && !hidden.gradients) ||
+                    (aligned(c).parameters && !hidden.parameters);
+           },
+           [](const Case&) { return Terms{}; },
+           [](Case& c, Draw& draw) {
+             align(c, true);
+             c.layout.overlap.dp = DataMessages(draw.coin(), false);
+           }},
+          {"aligned_zero_stage",
+           [=](const Case& c) { return aligned(c).any() && c.layout.zero_stage == 3; },
+           [](const Case&) {
+             return Terms{2, 3};
+           },
+           [](Case& c, Draw&) {
+             align(c, true);
+             c.layout.zero_stage = 3;
+           }},
+          {"aligned_gathers_need_zero",
+           [=](const Case& c) {
+             return aligned(c) == DataMessages(false, true) && c.layout.zero_stage == 0;
+           },
+           [](const Case&) { return Terms{0}; },
+           [](Case& c, Draw&) {
+             align(c, {false, true});
+             c.layout.zero_stage = 0;
+           }}};
+}
+
 std::vector<Law> laws_of_batch() {
   return {{"batch_by_replicas", [](const Case& c) { return !divides_batch(c); },
            [](const Case& c) {
@@ -248,8 +295,8 @@ std::vector<Law> laws_of_microbatches() {
            [](Case& c, Draw& draw) {
              c.layout.schedule = ScheduleKind::DualPipe;
              c.layout.v = 2;
-             c.training.global_batch_size =
-                 2 * draw.part_of(c.layout.pp) * c.layout.dp * c.layout.microbatch_size;
+             c.training.global_batch_size = 2 * std::max(1, draw.part_of(c.layout.pp)) *
+                                            c.layout.dp * c.layout.microbatch_size;
            }},
           {"microbatches_of_schedule",
            [](const Case& c) {
@@ -274,7 +321,7 @@ std::vector<Law> laws_of_microbatches() {
 std::vector<Law> laws_of_the_schedule() {
   std::vector<Law> all;
   for (auto* make : {laws_of_sequence, laws_of_zero_bubble, laws_of_chunks, laws_of_interleaving,
-                     laws_of_batch, laws_of_groups, laws_of_microbatches}) {
+                     laws_of_alignment, laws_of_batch, laws_of_groups, laws_of_microbatches}) {
     for (Law& law : make()) all.push_back(std::move(law));
   }
   return all;

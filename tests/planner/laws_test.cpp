@@ -201,6 +201,34 @@ std::vector<Breach> breaches_of_schedule() {
          c.layout.pp = 2;
          c.layout.dp = 4;
        }},
+      {"aligned_needs_interleaved",
+       "overlap.aligned gradients needs schedule interleaved, but schedule is 1f1b",
+       [](Case& c) {
+         c.layout.schedule = ScheduleKind::OneForwardOneBackward;
+         c.layout.v = 1;
+         c.layout.overlap.dp = true;
+         c.layout.overlap.aligned = DataMessages(true, false);
+       }},
+      {"aligned_needs_overlap",
+       "overlap.aligned true needs the same of overlap.dp, but that is gradients",
+       [](Case& c) {
+         c.layout.overlap.dp = DataMessages(true, false);
+         c.layout.overlap.aligned = true;
+       }},
+      {"aligned_zero_stage",
+       "overlap.aligned true needs zero_stage at most 2, but it is 3: its messages come with every "
+       "pass",
+       [](Case& c) {
+         c.layout.zero_stage = 3;
+         c.layout.overlap.dp = true;
+         c.layout.overlap.aligned = true;
+       }},
+      {"aligned_gathers_need_zero",
+       "overlap.aligned parameters needs zero_stage 1 or 2, but it is 0: there are no gathers",
+       [](Case& c) {
+         c.layout.overlap.dp = true;
+         c.layout.overlap.aligned = DataMessages(false, true);
+       }},
       {"batch_by_replicas", "global_batch_size 15 % (microbatch_size 1 * dp 2) = 1, must be 0",
        [](Case& c) { c.training.global_batch_size = 15; }},
       {"passes_max",
@@ -220,7 +248,7 @@ TEST(Laws, EachIsReportedAloneWithItsTerms) {
   std::vector<Breach> breaches = breaches_of_degrees();
   for (const Breach& breach : breaches_of_schedule()) breaches.push_back(breach);
   for (const Breach& breach : breaches_of_zero_bubble()) breaches.push_back(breach);
-  EXPECT_EQ(breaches.size(), 36u);
+  EXPECT_EQ(breaches.size(), 40u);
   for (const Breach& breach : breaches) {
     Case c;
     breach.change(c);

@@ -62,6 +62,24 @@ TEST(Layout, DocumentReadsBackEqual) {
   EXPECT_EQ(read(to_yaml(to_document(layout))), layout);
 }
 
+TEST(Layout, MessagesOfDataParallelismHaveNames) {
+  const DataMessages gradients(true, false), parameters(false, true);
+  EXPECT_EQ(read("{overlap: {dp: gradients}}").overlap.dp, gradients);
+  EXPECT_EQ(read("{overlap: {dp: parameters}}").overlap.dp, parameters);
+  EXPECT_EQ(read("{overlap: {dp: true, aligned: gradients}}").overlap,
+            (Overlap{.dp = true, .aligned = gradients}));
+  for (const DataMessages dp : {DataMessages(true), gradients, parameters, DataMessages(false)}) {
+    Layout layout;
+    layout.overlap.dp = dp;
+    layout.overlap.aligned = dp;
+    EXPECT_EQ(read(to_yaml(to_document(layout))), layout);
+  }
+  // Older plans keep their digests.
+  Layout layout;
+  layout.overlap.dp = true;
+  EXPECT_EQ(to_document(layout)["overlap"], (Document{{"tp", false}, {"pp", false}, {"dp", true}}));
+}
+
 TEST(Layout, BadInputNamesFileLineAndKey) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"tp: 0", "layout.yaml:1: tp: "},
@@ -72,7 +90,10 @@ TEST(Layout, BadInputNamesFileLineAndKey) {
       {"recompute: some", "none, selective, full"},
       {"rank_order: tp-dp", "layout.yaml:1: rank_order: "},
       {"sequence_parallel: 3", "layout.yaml:1: sequence_parallel: "},
-      {"overlap: {mp: true}", "layout.yaml:1: overlap"}};
+      {"overlap: {mp: true}", "layout.yaml:1: overlap"},
+      {"overlap: {dp: some}",
+       "layout.yaml:1: overlap.dp: \"some\" is not one of true, false, gradients, parameters"},
+      {"overlap: {aligned: [true]}", "layout.yaml:1: overlap.aligned: expected true or false"}};
   for (const auto& [text, part] : cases) {
     EXPECT_THAT(error_of(text), testing::HasSubstr(part)) << text;
   }

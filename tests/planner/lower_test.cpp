@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "described_ops.h"
 #include "foresail/base/error.h"
 #include "foresail/planner/plan.h"
 #include "foresail/program/verifier.h"
@@ -19,39 +20,6 @@ using program::OpKind;
 using program::Payload;
 using program::Program;
 using testing::ElementsAre;
-
-/// The ops of one lane of one stage, described.
-std::vector<std::string> lane(const Program& program, std::size_t stage, Lane lane) {
-  std::vector<std::string> lines;
-  for (const Op& op : program.stages[stage].ops) {
-    if (op.lane == lane) lines.push_back(program::describe(op));
-  }
-  return lines;
-}
-
-/// The first op so described.
-OpId find(const Program& program, std::size_t stage, const std::string& description) {
-  const auto& ops = program.stages[stage].ops;
-  for (std::uint32_t at = 0; at < ops.size(); ++at) {
-    if (program::describe(ops[OpId{at}]) == description) return OpId{at};
-  }
-  ADD_FAILURE() << "no op " << description;
-  return {};
-}
-
-const Op& op(const Program& program, std::size_t stage, const std::string& description) {
-  return program.stages[stage].ops[find(program, stage, description)];
-}
-
-/// What `description` waits for, described.
-std::vector<std::string> awaited(const Program& program, std::size_t stage,
-                                 const std::string& description) {
-  std::vector<std::string> lines;
-  for (const OpId id : op(program, stage, description).after) {
-    lines.push_back(program::describe(program.stages[stage].ops[id]));
-  }
-  return lines;
-}
 
 std::vector<std::string> communicators(const Program& program) {
   std::vector<std::string> names;

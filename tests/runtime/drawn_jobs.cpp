@@ -1,6 +1,7 @@
 #include "drawn_jobs.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <vector>
 
@@ -164,6 +165,18 @@ bool is_possible(const TinyPlan& tiny) {
   return true;
 }
 
+/// Which messages of data parallelism overlap, and which of them all stages start together.
+void draw_messages(std::uint64_t index, TinyPlan& tiny) {
+  RandomStream draw = Rng(kSeed).stream("data messages", index);
+  const std::array<planner::DataMessages, 3> all = {{{true, true}, {true, false}, {false, true}}};
+  Layout& layout = tiny.layout;
+  const planner::DataMessages some = all[draw.below(3)];
+  const planner::DataMessages aligned = all[draw.below(3)];
+  if (layout.overlap.dp.any()) layout.overlap.dp = some;
+  layout.overlap.aligned = aligned;
+  if (!is_possible(tiny)) layout.overlap.aligned = false;
+}
+
 }  // namespace
 
 DrawnJob draw_job(std::uint64_t index) {
@@ -194,6 +207,7 @@ DrawnJob draw_job(std::uint64_t index) {
     job.tiny.layout = draw_layout(draw, has_experts);
   } while (!is_possible(job.tiny));
   job.tiny.layout.overlap.tp = job.tiny.layout.tp > 1 && overlaps_tp;
+  draw_messages(index, job.tiny);
   job.is_bf16 = is_bf16;
   job.is_dropless = has_experts && model.name != "experts with room";
   job.learner = model.name + ", " + optimizer.name + (is_bf16 ? ", bf16" : ", fp32");

@@ -18,6 +18,8 @@ namespace {
 
 using planner::Layout;
 
+using Interval = std::pair<std::int64_t, std::int64_t>;
+
 constexpr int kSteps = 3;
 
 std::vector<RankResult> run_on(const runtime::Job& job, const Slowness& slowness) {
@@ -63,6 +65,20 @@ TEST(Overlap, ParametersArePrefetchedAndGradientsLeaveDuringBackwardPasses) {
   expect_hidden([&] { return exposed(layout); }, [&] { return exposed(overlapped); }, 0.8);
 }
 
+TEST(Overlap, GradientsAndParametersAreHiddenEachByItsOwnSwitch) {
+  Layout layout;
+  layout.dp = 2;
+  layout.zero_stage = 3;
+  const auto exposed = [](const Layout& of) { return to_seconds(breakdown_of(of).dp_exposed); };
+  for (const planner::DataMessages one :
+       {planner::DataMessages(true, false), planner::DataMessages(false, true)}) {
+    SCOPED_TRACE(planner::to_text(one));
+    Layout overlapped = layout;
+    overlapped.overlap.dp = one;
+    expect_hidden([&] { return exposed(layout); }, [&] { return exposed(overlapped); }, 0.95);
+  }
+}
+
 TEST(Overlap, PassesDoNotWaitForTheirOwnSends) {
   Layout layout;
   layout.pp = 2;
@@ -72,7 +88,44 @@ TEST(Overlap, PassesDoNotWaitForTheirOwnSends) {
   expect_hidden([&] { return exposed(layout); }, [&] { return exposed(overlapped); }, 0.9);
 }
 
-using Interval = std::pair<std::int64_t, std::int64_t>;
+/// Most nanoseconds between the first and the last rank that starts the reduction of chunk 1, of
+/// the best step: others may compute on this machine too.
+double spread_of_launches(const Layout& layout) {
+  const runtime::Job job = cli::make_job(make_plan({.layout = layout}));
+  const Slowness slow_messages{.delay = std::chrono::milliseconds(5)};
+  std::map<int, Interval> starts;
+  const std::vector<RankResult> ranks = run_on(job, slow_messages);
+  for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    const auto& ops = job.program.of(RankId{rank}).ops;
+    for (const runtime::MeasuredSpan& span : ranks[rank].spans) {
+      const program::Op& op = ops[program::OpId{span.op}];
+      if (op.payload != program::Payload::ChunkGradients || op.chunk != 1) continue;
+      const auto [known, is_new] = starts.try_emplace(span.step, span.start_ns, span.start_ns);
+      known->second.first = std::min(known->second.first, span.start_ns);
+      known->second.second = std::max(known->second.second, span.start_ns);
+    }
+  }
+  double best = std::numeric_limits<double>::infinity();
+  for (const auto& [step, interval] : starts) {
+    best = std::min(best, static_cast<double>(interval.second - interval.first));
+  }
+  return best;
+}
+
+// Each stage has the gradients of a chunk whole one pass and one message before the stage in front.
+TEST(Overlap, AlignedStagesLaunchTogether) {
+  Layout layout;
+  layout.pp = 4;
+  layout.dp = 2;
+  layout.v = 2;
+  layout.schedule = planner::ScheduleKind::Interleaved;
+  layout.zero_stage = 1;
+  layout.overlap = {.pp = true, .dp = true};
+  Layout aligned = layout;
+  aligned.overlap.aligned = true;
+  expect_hidden([&] { return spread_of_launches(layout); },
+                [&] { return spread_of_launches(aligned); }, 0.6);
+}
 
 /// Of [from, to), what none of `covers` has.
 std::int64_t outside(Interval left, std::vector<Interval> covers) {

@@ -143,7 +143,14 @@ std::string describe(const planner::Layout& layout) {
   if (layout.zero_stage > 0) text += ", zero " + std::to_string(layout.zero_stage);
   if (layout.shard_size > 0) text += ", shard size " + std::to_string(layout.shard_size);
   if (layout.overlap.tp) text += ", overlap tp";
-  if (layout.overlap.dp) text += ", overlap dp";
+  if (layout.overlap.dp.any()) {
+    text += ", overlap dp ";
+    text += planner::to_text(layout.overlap.dp);
+  }
+  if (layout.overlap.aligned.any()) {
+    text += ", aligned ";
+    text += planner::to_text(layout.overlap.aligned);
+  }
   return text;
 }
 

@@ -125,7 +125,7 @@ planner::SearchProblem random_problem(Draw& draw) {
   space.shard_size = {0, 2};
   space.overlap_tp = {0};
   space.overlap_pp = {1};
-  space.overlap_dp = {draw.between(0, 1)};
+  space.overlap_dp = {draw.coin()};
   return problem;
 }
 
@@ -153,7 +153,7 @@ double best_of_all(const planner::SearchProblem& problem, const program::CostMod
   Layout layout;
   layout.pp = space.pp.front();
   layout.zero_stage = space.zero_stage.front();
-  layout.overlap = {false, true, space.overlap_dp.front() != 0};
+  layout.overlap = {false, true, space.overlap_dp.front()};
   for (layout.tp = 1; layout.tp <= 2; ++layout.tp) {
     layout.sequence_parallel = layout.tp > 1;
     for (layout.cp = 1; layout.cp <= 2; ++layout.cp) {
@@ -188,7 +188,7 @@ TEST(ExpertSearch, CopiesOfExpertsWithinTpAreShardedToo) {
   space.zero_stage = {0, 1};
   space.shard_size = {0};
   space.recompute = {models::Recompute::None};
-  space.overlap_dp = {0};
+  space.overlap_dp = {false};
   const topologies::Cluster cluster(problem.base.cluster);
   planner::SearchOptions options;
   options.simulated_min = 2;

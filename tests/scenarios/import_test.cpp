@@ -57,6 +57,12 @@ constexpr const char* kUneven =
     "--max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 64 --vocab-size 51200 "
     "--pipeline-model-parallel-size 16 ";
 
+constexpr const char* kInterleaved =
+    "--num-layers 64 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 "
+    "--max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 64 --vocab-size 51200 "
+    "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 4 "
+    "--use-distributed-optimizer ";
+
 // Megatron-LM's own example without the layer that predicts one more token: 16 stages of two
 // chunks.
 TEST(ImportMegatron, ReadsWhichLayersStandOnWhichStage) {
@@ -104,6 +110,24 @@ TEST(ImportMegatron, ReadsUnevenEnds) {
   EXPECT_TRUE(other.stages.account_for_loss);
 }
 
+// Reductions of an interleaved pipeline are aligned unless told otherwise, and gathers with them.
+TEST(ImportMegatron, ReadsWhatOfDataParallelismOverlapsAndIsAligned) {
+  const auto overlap_of = [](const std::string& flags) {
+    const std::string text = std::string(kInterleaved) + flags;
+    return plan_of(import_job(write(".sh", text), on("dgx_h100", 16))).layout.overlap;
+  };
+  const planner::DataMessages gradients(true, false);
+  EXPECT_EQ(overlap_of("").dp, false);
+  EXPECT_EQ(overlap_of("").aligned, false);
+  EXPECT_EQ(overlap_of("--overlap-grad-reduce").dp, gradients);
+  EXPECT_EQ(overlap_of("--overlap-grad-reduce").aligned, gradients);
+  EXPECT_EQ(overlap_of("--overlap-grad-reduce --no-align-grad-reduce").aligned, false);
+  const std::string both = "--overlap-grad-reduce --overlap-param-gather ";
+  EXPECT_EQ(overlap_of(both).dp, true);
+  EXPECT_EQ(overlap_of(both).aligned, true);
+  EXPECT_EQ(overlap_of(both + "--no-align-param-gather").aligned, gradients);
+}
+
 TEST(ImportMegatron, ScriptBecomesTheJobItStarts) {
   ImportOptions options = on("megascale");
   options.vocab = 51200;
@@ -121,7 +145,8 @@ TEST(ImportMegatron, ScriptBecomesTheJobItStarts) {
   EXPECT_EQ(layout.schedule, planner::ScheduleKind::Interleaved);
   EXPECT_TRUE(layout.sequence_parallel);
   EXPECT_EQ(layout.zero_stage, 1);
-  EXPECT_TRUE(layout.overlap.tp && layout.overlap.pp && layout.overlap.dp);
+  EXPECT_EQ(layout.overlap,
+            (planner::Overlap{.tp = true, .pp = true, .dp = true, .aligned = true}));
   EXPECT_EQ(plan.training.global_batch_size, 1536);
   EXPECT_EQ(plan.training.precision, DType::Bf16);
   EXPECT_FALSE(plan.stack.fused_cross_entropy);

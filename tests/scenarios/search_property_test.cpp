@@ -104,7 +104,12 @@ SearchProblem random_problem(Draw& draw) {
   if (draw.coin()) space.recompute.push_back(block_of(draw.between(1, 2)));
   space.overlap_tp = {draw.between(0, 1)};
   space.overlap_pp = {1};
-  space.overlap_dp = draw.coin() ? std::vector{1, 0} : std::vector{1};
+  using Messages = std::vector<planner::DataMessages>;
+  const planner::DataMessages gradients(true, false), parameters(false, true);
+  space.overlap_dp = draw.of({Messages{true, false}, Messages{true}, Messages{gradients, true},
+                              Messages{parameters, gradients}});
+  space.overlap_aligned = draw.of(
+      {Messages{false}, Messages{false, true}, Messages{gradients, false}, Messages{parameters}});
   if (draw.coin()) space.gpus = {8, problem.base.cluster.nodes * problem.base.cluster.node.devices};
   if (space.gpus.size() == 2 && space.gpus[1] == 8) space.gpus = {8};
   if (draw.coin()) space.shard_size = {0, 2};
@@ -153,7 +158,8 @@ std::vector<Candidate> try_everything(const SearchProblem& problem,
   vary(space.recompute, [](Layout& l, const planner::Recomputation& r) { l.recompute = r; });
   vary(space.overlap_tp, [](Layout& l, int n) { l.overlap.tp = n != 0; });
   vary(space.overlap_pp, [](Layout& l, int n) { l.overlap.pp = n != 0; });
-  vary(space.overlap_dp, [](Layout& l, int n) { l.overlap.dp = n != 0; });
+  vary(space.overlap_dp, [](Layout& l, planner::DataMessages m) { l.overlap.dp = m; });
+  vary(space.overlap_aligned, [](Layout& l, planner::DataMessages m) { l.overlap.aligned = m; });
   std::vector<Candidate> feasible;
   for (Candidate& each : all) {
     const int gpus = each.layout.dp;

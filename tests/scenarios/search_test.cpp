@@ -60,7 +60,7 @@ TEST(SearchKeys, ListsRangesAndAll) {
   EXPECT_TRUE(space.microbatch_size.empty());
   EXPECT_EQ(space.sequence_parallel, std::vector{1});
   EXPECT_EQ(space.schedule.size(), 2u);
-  EXPECT_EQ(space.overlap_dp, (std::vector{1, 0}));
+  EXPECT_EQ(space.overlap_dp, (std::vector<planner::DataMessages>{true, false}));
   EXPECT_TRUE(space.overlap_tp.empty());
   ASSERT_EQ(space.placement.size(), 2u);
   EXPECT_EQ(space.placement[1].name, "random");

@@ -104,7 +104,7 @@ TEST(WhatIf, KeptChangesAreBuiltUpon) {
   EXPECT_FALSE(changes[0].against);
   EXPECT_EQ(changes[1].against, 1U);
   EXPECT_EQ(changes[1].scenario.plan.layout.zero_stage, 1);
-  EXPECT_TRUE(changes[1].scenario.plan.layout.overlap.dp);
+  EXPECT_TRUE(changes[1].scenario.plan.layout.overlap.dp.any());
   EXPECT_EQ(found.variants[3].against, 1U);
   EXPECT_FALSE(found.variants[3].result->plan_digest == found.variants[2].result->plan_digest);
   EXPECT_GT(of(found.variants[3].differences, "recomputation (FLOPs)"), 0);

@@ -31,11 +31,29 @@ enum class ScheduleKind {
   File
 };
 
+/// Messages of data parallelism that a switch is about. In documents `true` (both), `false`
+/// (neither), `gradients` or `parameters`.
+struct DataMessages {
+  bool gradients = false;   ///< reductions
+  bool parameters = false;  ///< gathers
+  constexpr DataMessages(bool both = false) : gradients(both), parameters(both) {}
+  constexpr DataMessages(bool reductions, bool gathers)
+      : gradients(reductions), parameters(gathers) {}
+  constexpr bool any() const { return gradients || parameters; }
+  friend bool operator==(const DataMessages&, const DataMessages&) = default;
+};
+
+std::string_view to_text(DataMessages messages);
+Document to_document(DataMessages messages);
+
 struct Overlap {
-  bool tp = false;  ///< tensor-parallel collectives pipelined with their GEMMs
-  bool pp = false;  ///< sends and receives decoupled from compute
-  bool dp = false;  ///< gradients per chunk during backward, parameters prefetched
-  bool ep = false;  ///< shared experts beside the exchange of the routed ones' tokens
+  bool tp = false;       ///< tensor-parallel collectives pipelined with their GEMMs
+  bool pp = false;       ///< sends and receives decoupled from compute
+  DataMessages dp = {};  ///< gradients per chunk during backward, parameters prefetched
+  bool ep = false;       ///< shared experts beside the exchange of the routed ones' tokens
+  /// Which of those of dp all stages of an interleaved pipeline launch at one moment
+  /// (Megatron-LM's align_grad_reduce and align_param_gather).
+  DataMessages aligned = {};
   friend bool operator==(const Overlap&, const Overlap&) = default;
 };
 
@@ -84,8 +102,11 @@ struct Layout {
 
 /// Keys of design section 7 plus `group_size`; absent degrees are 1, `schedule` defaults to 1f1b
 /// (interleaved if v > 1). An absent v is 2 for zb_v and dualpipe, and what a written schedule
-/// has. etp, cp_kind and overlap.ep stand in the document only if they are not the default.
+/// has. etp, cp_kind, overlap.ep and overlap.aligned stand in the document only if they are not
+/// the default.
 Layout read_layout(const Yaml& node);
+/// true, false, gradients or parameters.
+DataMessages read_data_messages(const Yaml& node);
 /// shard_size, optimizer_offload and stages only if they are not 0 and even.
 Document to_document(const Layout& layout);
 
