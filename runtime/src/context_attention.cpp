@@ -1,8 +1,8 @@
 #include "context_attention.h"
 
-#include <limits>
 #include <string>
 
+#include "attention_softmax.h"
 #include "context_exchange.h"
 
 namespace foresail::runtime {
@@ -10,31 +10,25 @@ namespace {
 
 /// The gradients of one block of keys, and where they go.
 struct Block {
-  std::string suffix;
+  SoftmaxBlock softmax;
   Heads heads;
-  at::Tensor probabilities;
+  Probabilities probabilities;
   at::Tensor row_sums;  ///< of gradient * output; undefined: of this block alone
 };
 
 Heads block_backward(const CoreAttention& layer, OpContext& op, const Block& block,
                      const at::Tensor& grad) {
   const Heads& heads = block.heads;
-  const std::string& suffix = block.suffix;
-  const at::Tensor grad_probabilities = op.compute(
-      "attention.context.dgrad_probabilities" + suffix,
-      [&] { return batched_product(grad, layer.repeated(heads.value).transpose(1, 2)); });
+  const std::string& suffix = block.softmax.suffix;
+  const at::Tensor grad_weights = op.compute("attention.context.dgrad_probabilities" + suffix, [&] {
+    return batched_product(grad, layer.repeated(heads.value).transpose(1, 2));
+  });
   Heads grads;
   grads.value = op.compute("attention.context.dgrad_values" + suffix, [&] {
-    return layer.sum_repeats(batched_product(block.probabilities.transpose(1, 2), grad));
+    return layer.sum_repeats(batched_product(block.probabilities.weights.transpose(1, 2), grad));
   });
-  const at::Tensor grad_scores = op.compute("softmax.backward" + suffix, [&] {
-    if (!block.row_sums.defined()) {
-      return layer.softmax_backward(grad_probabilities, block.probabilities);
-    }
-    at::Tensor scaled = widened(grad_probabilities);
-    scaled.sub_(block.row_sums).mul_(block.probabilities).mul_(layer.scale());
-    return rounded(scaled, grad_probabilities);
-  });
+  const at::Tensor grad_scores =
+      scores_gradient(layer, op, block.softmax, grad_weights, block.probabilities, block.row_sums);
   grads.query = op.compute("attention.scores.dgrad_query" + suffix,
                            [&] { return batched_product(grad_scores, layer.repeated(heads.key)); });
   grads.key = op.compute("attention.scores.dgrad_key" + suffix, [&] {
@@ -45,17 +39,20 @@ Heads block_backward(const CoreAttention& layer, OpContext& op, const Block& blo
 }
 
 at::Tensor attend_whole(const CoreAttention& layer, OpContext& op, const Heads& heads,
-                        at::Tensor& probabilities) {
+                        Probabilities& probabilities) {
   probabilities = layer.attend(op, [&] { return heads; });
-  return op.compute("attention.context",
-                    [&] { return batched_product(probabilities, layer.repeated(heads.value)); });
+  return op.compute("attention.context", [&] {
+    return batched_product(probabilities.weights, layer.repeated(heads.value));
+  });
 }
 
 ContextResult gathered_forward(const CoreAttention& layer, OpContext& op, const Heads& own) {
   const Heads heads = gather_keys(layer, op, "cp.gather_kv", own);
-  at::Tensor probabilities;
+  Probabilities probabilities;
   const at::Tensor context = attend_whole(layer, op, heads, probabilities);
-  return {layer.merge(context), {own.query, own.key, own.value, probabilities}};
+  ContextResult result{layer.merge(context), {own.query, own.key, own.value}};
+  append(result.saved, probabilities);
+  return result;
 }
 
 Heads gathered_backward(const CoreAttention& layer, OpContext& op, const variable_list& saved,
@@ -63,60 +60,51 @@ Heads gathered_backward(const CoreAttention& layer, OpContext& op, const variabl
   const Heads own{saved[0], saved[1], saved[2]};
   const Heads heads = gather_keys(layer, op, "cp.regather_kv", own);
   const Heads grads =
-      block_backward(layer, op, {"", heads, saved[3], at::Tensor()}, layer.split_output(grad));
+      block_backward(layer, op, {{}, heads, probabilities_in(layer, saved, 3, 0), at::Tensor()},
+                     layer.split_output(grad));
   return scatter_key_gradients(layer, op, grads, own);
 }
 
 ContextResult traded_forward(const CoreAttention& layer, OpContext& op, const Heads& own) {
   const Heads heads = trade_heads(layer, op, own);
-  at::Tensor probabilities;
+  Probabilities probabilities;
   const at::Tensor context = attend_whole(layer, op, heads, probabilities);
-  return {trade_output(layer, op, context, own),
-          {heads.query, heads.key, heads.value, probabilities}};
+  ContextResult result{trade_output(layer, op, context, own),
+                       {heads.query, heads.key, heads.value}};
+  append(result.saved, probabilities);
+  return result;
 }
 
 Heads traded_backward(const CoreAttention& layer, OpContext& op, const variable_list& saved,
                       const at::Tensor& grad) {
   const at::Tensor whole = trade_output_gradient(layer, op, layer.split_output(grad));
+  const Heads heads{saved[0], saved[1], saved[2]};
   const Heads grads = block_backward(
-      layer, op, {"", {saved[0], saved[1], saved[2]}, saved[3], at::Tensor()}, whole);
+      layer, op, {{}, heads, probabilities_in(layer, saved, 3, 0), at::Tensor()}, whole);
   return trade_gradients_back(layer, op, grads);
 }
 
-/// What a block of a ring knows of its softmax, [samples * heads, queries, .]. All but the
-/// exponentials are fp32.
+/// What a block of a ring knows, [samples * heads, queries, .].
 struct RingBlock {
-  at::Tensor exponentials;  ///< of scores less the row's maximum
-  at::Tensor maximum, sum;
-  at::Tensor output;  ///< exponentials * values
+  Exponentials softmax;
+  at::Tensor output;  ///< exponentials * values, fp32
 };
-
-RingBlock exponentiate(const CoreAttention& layer, const at::Tensor& scores, int step) {
-  at::Tensor wide = widened(scores);
-  layer.mask(wide, step);
-  RingBlock block;
-  block.maximum = wide.amax(-1, true);
-  // A row may see nothing of a block: its maximum is -infinity, and its exponentials are 0.
-  const at::Tensor finite = block.maximum.clamp_min(std::numeric_limits<float>::lowest());
-  wide.sub_(finite).exp_();
-  block.sum = wide.sum(-1, true);
-  block.exponentials = rounded(wide, scores);
-  return block;
-}
 
 /// Scales every block's exponentials to probabilities over all keys, and adds up the outputs.
 at::Tensor merge_blocks(std::vector<RingBlock>& blocks) {
-  at::Tensor maximum = blocks.front().maximum;
-  for (const RingBlock& block : blocks) maximum = at::maximum(maximum, block.maximum);
+  at::Tensor maximum = blocks.front().softmax.maximum;
+  for (const RingBlock& block : blocks) maximum = at::maximum(maximum, block.softmax.maximum);
   at::Tensor sum = at::zeros_like(maximum);
   for (RingBlock& block : blocks) {
-    block.maximum = (block.maximum - maximum).exp_();
-    sum.add_(block.sum * block.maximum);
+    block.softmax.maximum = (block.softmax.maximum - maximum).exp_();
+    sum.add_(block.softmax.sum * block.softmax.maximum);
   }
   at::Tensor output = at::zeros_like(blocks.front().output);
   for (RingBlock& block : blocks) {
-    const at::Tensor weight = block.maximum.div_(sum);
-    block.exponentials.mul_(weight);
+    const at::Tensor weight = block.softmax.maximum.div_(sum);
+    Probabilities& parts = block.softmax.parts;
+    parts.softmax.mul_(weight);
+    if (parts.dropped.defined()) parts.weights.mul_(weight);
     output.add_(block.output.mul_(weight));
     block.output.reset();
   }
@@ -131,17 +119,17 @@ ContextResult ring_forward(const CoreAttention& layer, OpContext& op, const Head
     const at::Tensor scores = op.compute("attention.scores" + at_step(step), [&] {
       return batched_product(own.query, layer.repeated(heads.key).transpose(1, 2));
     });
-    blocks.push_back(
-        op.compute("softmax" + at_step(step), [&] { return exponentiate(layer, scores, step); }));
+    blocks.push_back({exponentials_of(layer, op, {step, at_step(step)}, scores), {}});
     blocks.back().output = op.compute("attention.context" + at_step(step), [&] {
-      return at::bmm(widened(blocks.back().exponentials), widened(layer.repeated(heads.value)));
+      return at::bmm(widened(blocks.back().softmax.parts.weights),
+                     widened(layer.repeated(heads.value)));
     });
   });
   ContextResult result;
   result.output = op.compute("attention.merge",
                              [&] { return rounded(layer.merge(merge_blocks(blocks)), own.query); });
   result.saved = {own.query, own.key, own.value};
-  for (const RingBlock& block : blocks) result.saved.push_back(block.exponentials);
+  for (const RingBlock& block : blocks) append(result.saved, block.softmax.parts);
   return result;
 }
 
@@ -154,8 +142,10 @@ Heads ring_backward(const CoreAttention& layer, OpContext& op, const ContextResu
   Heads sum;
   HomewardGradients homeward(op);
   walk_ring(layer, op, "cp.reexchange_kv", own, [&](int step, const at::Tensor& message) {
-    Block block{
-        at_step(step), {own.query, {}, {}}, saved[3 + static_cast<std::size_t>(step)], row_sums};
+    Block block{{step, at_step(step)},
+                {own.query, {}, {}},
+                probabilities_in(layer, saved, 3, static_cast<std::size_t>(step)),
+                row_sums};
     unpack(message, block.heads, own.key);
     const Heads grads = block_backward(layer, op, block, grad);
     sum.query = sum.query.defined() ? sum.query.add_(grads.query) : widened(grads.query);

@@ -10,7 +10,7 @@ namespace foresail::runtime {
 /// What a forward pass leaves behind for the backward pass.
 struct ContextResult {
   at::Tensor output;    ///< [own tokens, query features]
-  variable_list saved;  ///< query, key, value (AllToAll: traded); then probabilities by block
+  variable_list saved;  ///< query, key, value (AllToAll: traded); then Probabilities by block
 };
 
 /// From the own queries, keys and values. Kernels by models::ContextParallel:

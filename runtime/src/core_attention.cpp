@@ -1,8 +1,8 @@
 #include "core_attention.h"
 
 #include <cmath>
-#include <limits>
 
+#include "attention_softmax.h"
 #include "context_attention.h"
 #include "flash_function.h"
 #include "token_order.h"
@@ -21,24 +21,26 @@ at::Tensor hidden_pairs(const models::Model& model, const at::Tensor& queries,
   return is_later.logical_or(distance.ge(model.window));
 }
 
-std::vector<at::Tensor> make_masks(const models::Model& model, const models::Split& split,
-                                   int cp_rank) {
+/// Positions of the queries and keys of one block.
+struct Tokens {
+  at::Tensor queries, keys;
+};
+
+std::vector<Tokens> make_blocks(const models::Split& split, int cp_rank) {
   const at::Tensor own = token_positions(split, cp_rank);
   const at::Tensor all = token_positions_by_rank(split);
-  if (split.cp == 1) return {hidden_pairs(model, own, own)};
-  if (split.context_parallel == models::ContextParallel::AllToAll) {
-    return {hidden_pairs(model, all, all)};
-  }
+  if (split.cp == 1) return {{own, own}};
+  if (split.context_parallel == models::ContextParallel::AllToAll) return {{all, all}};
   if (split.context_parallel == models::ContextParallel::AllGather &&
       !split.stack.flash_attention) {
-    return {hidden_pairs(model, own, all)};
+    return {{own, all}};
   }
-  std::vector<at::Tensor> masks;
+  std::vector<Tokens> blocks;
   for (int step = 0; step < split.cp; ++step) {
     const int from = (cp_rank + split.cp - step) % split.cp;
-    masks.push_back(hidden_pairs(model, own, token_positions(split, from)));
+    blocks.push_back({own, token_positions(split, from)});
   }
-  return masks;
+  return blocks;
 }
 
 /// FlashMask::window.
@@ -94,13 +96,13 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
       if (!is_rotary) heads = layer->split(qkv);
       return exchange_forward(graph, *layer, heads);
     }
-    const at::Tensor probabilities = layer->attend(op, [&] {
+    const Probabilities probabilities = layer->attend(op, [&] {
       if (!is_rotary) heads = layer->split(qkv);
       return heads;
     });
-    const at::Tensor context = layer->weigh(op, probabilities, heads.value);
+    const at::Tensor context = layer->weigh(op, probabilities.weights, heads.value);
     variable_list kept{heads.query, heads.key, heads.value};
-    if (!layer->is_recomputed()) kept.push_back(probabilities);
+    if (!layer->is_recomputed()) append(kept, probabilities);
     graph->save_for_backward(kept);
     ModulePointer<CoreAttention>::save(graph, layer);
     return context;
@@ -114,28 +116,28 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
       return {rotate_back(layer, op, grad_heads), at::Tensor()};
     }
     const variable_list saved = graph->get_saved_variables();
-    at::Tensor probabilities;
+    Probabilities probabilities;
     if (layer.is_recomputed()) {
       op.set_phase(OpContext::Phase::Recompute);
       probabilities = layer.attend(op, [&] {
         return CoreAttention::Heads{saved[0], saved[1], saved[2]};
       });
-      layer.weigh(op, probabilities, saved[2]);
+      layer.weigh(op, probabilities.weights, saved[2]);
       op.set_phase(OpContext::Phase::First);
     } else {
-      probabilities = saved[3];
+      probabilities = probabilities_in(layer, saved, 3, 0);
     }
     at::Tensor grad;
-    const at::Tensor grad_probabilities = op.compute("attention.context.dgrad_probabilities", [&] {
+    const at::Tensor grad_weights = op.compute("attention.context.dgrad_probabilities", [&] {
       grad = layer.split_output(grads[0]);
       return batched_product(grad, layer.repeated(saved[2]).transpose(1, 2));
     });
     CoreAttention::Heads heads;
-    heads.value = op.compute("attention.context.dgrad_values",
-                             [&] { return batched_product(probabilities.transpose(1, 2), grad); });
-    const at::Tensor grad_scores = op.compute("softmax.backward", [&] {
-      return layer.softmax_backward(grad_probabilities, probabilities);
+    heads.value = op.compute("attention.context.dgrad_values", [&] {
+      return batched_product(probabilities.weights.transpose(1, 2), grad);
     });
+    const at::Tensor grad_scores =
+        scores_gradient(layer, op, {}, grad_weights, probabilities, at::Tensor());
     heads.query = op.compute("attention.scores.dgrad_query", [&] {
       return batched_product(grad_scores, layer.repeated(saved[1]));
     });
@@ -176,7 +178,9 @@ AttentionTables make_attention_tables(const models::Model& model, const models::
   AttentionTables tables;
   const at::Tensor positions = token_positions(split, cp_rank);
   tables.positions = positions.to(device);
-  for (const at::Tensor& mask : make_masks(model, split, cp_rank)) {
+  for (const auto& [queries, keys] : make_blocks(split, cp_rank)) {
+    const at::Tensor mask = hidden_pairs(model, queries, keys);
+    if (model.dropout) tables.pairs.push_back({queries.to(device), {keys, device}});
     if (split.stack.flash_attention) {
       tables.flash_masks.push_back({mask.to(device), MaskTiles(mask), plain_window(model, split)});
     } else {
@@ -192,7 +196,7 @@ AttentionTables make_attention_tables(const models::Model& model, const models::
   return tables;
 }
 
-CoreAttention::CoreAttention(const StageScope& scope) : scope_(scope) {
+CoreAttention::CoreAttention(const StageScope& scope, int index) : scope_(scope), index_(index) {
   const models::Model& model = *scope.model;
   const models::Split& split = *scope.split;
   heads_ = model.heads / split.tp;
@@ -252,41 +256,36 @@ bool CoreAttention::is_recomputed() const {
   return scope_.split->recompute == models::Recompute::Selective;
 }
 
-at::Tensor CoreAttention::attend(OpContext& op, const std::function<Heads()>& split_heads) const {
+Probabilities CoreAttention::attend(OpContext& op,
+                                    const std::function<Heads()>& split_heads) const {
   const at::Tensor scores = op.compute("attention.scores", [&] {
     const Heads heads = split_heads();
     return batched_product(heads.query, repeated(heads.key).transpose(1, 2));
   });
-  return op.compute("softmax", [&] { return softmax(scores); });
+  return softmax_of(*this, op, {}, scores);
 }
 
-at::Tensor CoreAttention::weigh(OpContext& op, const at::Tensor& probabilities,
+at::Tensor CoreAttention::weigh(OpContext& op, const at::Tensor& weights,
                                 const at::Tensor& value) const {
   return op.compute("attention.context",
-                    [&] { return merge(batched_product(probabilities, repeated(value))); });
+                    [&] { return merge(batched_product(weights, repeated(value))); });
 }
 
-at::Tensor CoreAttention::softmax(const at::Tensor& scores) const {
-  at::Tensor wide = widened(scores);
-  mask(wide, 0);
-  return rounded(at::softmax(wide, -1), scores);
+/// Heads that all-to-all has brought here are this rank's part of those of its place in tp.
+AttentionDropout CoreAttention::dropout(int block) const {
+  const models::Split& split = *scope_.split;
+  const bool trades = split.cp > 1 && split.context_parallel == models::ContextParallel::AllToAll;
+  const std::int64_t heads = trades ? heads_ / split.cp : heads_;
+  return {.now = scope_.drawing,
+          .pairs = &scope_.tables.pairs.at(static_cast<std::size_t>(block)),
+          .layer = index_,
+          .samples = samples_,
+          .first_head = scope_.tp_rank * heads_ + (trades ? scope_.cp_rank * heads : 0),
+          .heads = heads};
 }
 
 double CoreAttention::scale() const {
   return 1.0 / std::sqrt(static_cast<double>(head_size_));
-}
-
-void CoreAttention::mask(at::Tensor& scores, int block) const {
-  scores.mul_(scale());
-  scores.masked_fill_(scope_.tables.is_masked[static_cast<std::size_t>(block)],
-                      -std::numeric_limits<float>::infinity());
-}
-
-at::Tensor CoreAttention::softmax_backward(const at::Tensor& grad,
-                                           const at::Tensor& probabilities) const {
-  const at::Tensor wide =
-      at::_softmax_backward_data(widened(grad), widened(probabilities), -1, at::kFloat);
-  return rounded(wide.mul_(scale()), grad);
 }
 
 void CoreAttention::rotate(at::Tensor& by_head, double direction) const {

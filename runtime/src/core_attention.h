@@ -10,6 +10,8 @@
 
 namespace foresail::runtime {
 
+struct Probabilities;
+
 /// For the tokens of rank `cp_rank` of the context-parallel group. The host makes them, so that
 /// they are the same on every device.
 AttentionTables make_attention_tables(const models::Model& model, const models::Split& split,
@@ -19,7 +21,8 @@ AttentionTables make_attention_tables(const models::Model& model, const models::
 /// position * microbatch_size + sample.
 class CoreAttention : public torch::nn::Module {
  public:
-  explicit CoreAttention(const StageScope& scope);
+  /// `index`: of the layer.
+  CoreAttention(const StageScope& scope, int index);
   at::Tensor forward(const at::Tensor& qkv);
 
   /// Query, key and value by head, [samples * heads, positions, head size].
@@ -37,18 +40,17 @@ class CoreAttention : public torch::nn::Module {
   /// Gradients by head (of keys and values, or of their repeats) back to the layout of `qkv`.
   at::Tensor merge_gradients(const Heads& grads) const;
 
-  /// Kernels attention.scores (which splits the heads first) and softmax: the probabilities.
-  at::Tensor attend(OpContext& op, const std::function<Heads()>& split_heads) const;
-  /// Kernel attention.context: values weighed by `probabilities`.
-  at::Tensor weigh(OpContext& op, const at::Tensor& probabilities, const at::Tensor& value) const;
-  /// Scales fp32 `scores` and hides what the block's mask hides.
-  void mask(at::Tensor& scores, int block) const;
+  /// Kernel attention.scores, which splits the heads first, and those of the softmax.
+  Probabilities attend(OpContext& op, const std::function<Heads()>& split_heads) const;
+  /// Kernel attention.context: what `weights` make of the values.
+  at::Tensor weigh(OpContext& op, const at::Tensor& weights, const at::Tensor& value) const;
   /// Of scores: 1 / sqrt(head size).
   double scale() const;
   /// Whether the backward pass computes the probabilities again (selective recomputation).
   bool is_recomputed() const;
+  /// Of the pass under way, for the pairs of mask `block`.
+  AttentionDropout dropout(int block) const;
 
-  at::Tensor softmax_backward(const at::Tensor& grad, const at::Tensor& probabilities) const;
   /// Turns pairs of features by an angle that grows with the position (Su 2021); +1 turns, -1 back.
   void rotate(at::Tensor& by_head, double direction) const;
 
@@ -56,10 +58,9 @@ class CoreAttention : public torch::nn::Module {
 
  private:
   at::Tensor by_head(const at::Tensor& part, std::int64_t heads) const;
-  /// Scale, causal mask, softmax; overwrites `scores` in fp32.
-  at::Tensor softmax(const at::Tensor& scores) const;
 
   const StageScope& scope_;
+  int index_;
   std::int64_t heads_ = 0, kv_heads_ = 0, head_size_ = 0;
   std::int64_t samples_ = 0, positions_ = 0;
 };

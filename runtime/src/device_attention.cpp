@@ -34,7 +34,7 @@ std::optional<std::int64_t> keys_behind(const FlashBlock& block) {
 }  // namespace
 
 bool has_device_attention(const FlashBlock& block) {
-  return block.query.is_cuda() && block.query.scalar_type() == at::kBFloat16 &&
+  return !block.dropout && block.query.is_cuda() && block.query.scalar_type() == at::kBFloat16 &&
          block.mask->window.has_value() && block.query.size(3) == block.value.size(3) &&
          block.query.size(3) % 8 == 0 && block.query.size(3) <= kHeadSizeMax;
 }

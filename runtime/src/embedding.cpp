@@ -9,7 +9,7 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
                             const EmbeddingLayer* layer) {
     OpContext& op = layer->scope().context();
     FORESAIL_EXPECT(anchor.requires_grad());
-    graph->save_for_backward({tokens});
+    variable_list saved{tokens};
     ModulePointer<EmbeddingLayer>::save(graph, layer);
     at::Tensor rows = op.compute("embedding", [&] { return layer->look_up(tokens); });
     if (layer->scope().has_sequence_shards()) {
@@ -20,13 +20,25 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
     if (layer->options().positions != nullptr) {
       op.compute("embedding.positions", [&] { layer->add_positions(rows); });
     }
+    if (layer->scope().model->dropout) {
+      op.compute("embedding.dropout", [&] {
+        saved.push_back(layer->scope().draw_hidden_dropped({DropoutSite::Embedding}));
+        rows = without_dropped(rows, saved.back());
+      });
+    }
+    graph->save_for_backward(saved);
     return rows;
   }
 
   static variable_list backward(AutogradContext* graph, variable_list grads) {
     const EmbeddingLayer& layer = ModulePointer<EmbeddingLayer>::load(graph);
-    const at::Tensor tokens = graph->get_saved_variables()[0];
-    const at::Tensor own = grads[0].contiguous();
+    const variable_list saved = graph->get_saved_variables();
+    const at::Tensor tokens = saved[0];
+    at::Tensor own = grads[0].contiguous();
+    if (saved.size() > 1) {
+      layer.scope().context().compute("embedding.dropout.backward",
+                                      [&] { own = without_dropped(own, saved[1]); });
+    }
     layer.scope().on_weights([&layer, tokens, own](OpContext& op) {
       if (layer.options().positions != nullptr) {
         op.compute("embedding.positions.backward", [&] { layer.accumulate_positions(own); });
@@ -75,25 +87,18 @@ void EmbeddingLayer::accumulate_words(const at::Tensor& tokens, const at::Tensor
   options_.words->grad.index_add_(0, local.index, own);
 }
 
-at::Tensor EmbeddingLayer::own_positions() const {
-  const at::Tensor& all = scope_.tables.positions;
-  return scope_.has_sequence_shards()
-             ? all.chunk(scope_.split->tp).at(static_cast<std::size_t>(scope_.tp_rank))
-             : all;
-}
-
 void EmbeddingLayer::add_positions(at::Tensor& rows) const {
   const std::int64_t samples = scope_.split->microbatch_size;
   const std::int64_t positions = rows.size(0) / samples;
   rows.view({positions, samples, rows.size(1)})
-      .add_(at::index_select(options_.positions->value, 0, own_positions()).unsqueeze(1));
+      .add_(at::index_select(options_.positions->value, 0, scope_.shard_positions()).unsqueeze(1));
 }
 
 void EmbeddingLayer::accumulate_positions(const at::Tensor& grad) const {
   const std::int64_t samples = scope_.split->microbatch_size;
   const std::int64_t positions = grad.size(0) / samples;
   options_.positions->grad.index_add_(
-      0, own_positions(), widened(grad).view({positions, samples, grad.size(1)}).sum(1));
+      0, scope_.shard_positions(), widened(grad).view({positions, samples, grad.size(1)}).sum(1));
 }
 
 }  // namespace foresail::runtime

@@ -1,5 +1,5 @@
 /// \file
-/// Word embedding split over the vocabulary, and learned positions.
+/// Word embedding split over the vocabulary, learned positions, and dropout.
 #pragma once
 
 #include "stage_scope.h"
@@ -32,9 +32,6 @@ class EmbeddingLayer : public torch::nn::Module {
     at::Tensor is_own;  ///< [T]
   };
   Local localise(const at::Tensor& tokens) const;
-  /// Of the rows that this rank holds after the reduction.
-  at::Tensor own_positions() const;
-
   const StageScope& scope_;
   Options options_;
   at::Tensor anchor_;  ///< makes autograd record the lookup, whose input has no gradient

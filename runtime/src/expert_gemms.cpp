@@ -101,4 +101,20 @@ void expert_weight_gradient(OpContext& op, const std::string& linear, const Expe
   });
 }
 
+void add_expert_bias(const ExpertRows& rows, at::Tensor& values, const Parameter& bias) {
+  for (std::size_t expert = 0; expert < rows.counts.size(); ++expert) {
+    const auto index = static_cast<std::int64_t>(expert);
+    values.narrow(0, rows.first(index), rows.counts[expert]).add_(bias.value.select(0, index));
+  }
+}
+
+void take_expert_bias_gradient(const ExpertRows& rows, const at::Tensor& grad,
+                               const Parameter& bias) {
+  for (std::size_t expert = 0; expert < rows.counts.size(); ++expert) {
+    const auto index = static_cast<std::int64_t>(expert);
+    const at::Tensor own = grad.narrow(0, rows.first(index), rows.counts[expert]);
+    bias.grad.select(0, index).add_(widened(own).sum(0));
+  }
+}
+
 }  // namespace foresail::runtime

@@ -28,4 +28,9 @@ void expert_weight_gradient(OpContext& op, const std::string& linear, const Expe
                             const at::Tensor& grad, const at::Tensor& input,
                             const Parameter& weight, const Parameter* bias);
 
+/// Each expert's bias [experts, out] to its rows, and the sums of their gradients to its gradient.
+void add_expert_bias(const ExpertRows& rows, at::Tensor& values, const Parameter& bias);
+void take_expert_bias_gradient(const ExpertRows& rows, const at::Tensor& grad,
+                               const Parameter& bias);
+
 }  // namespace foresail::runtime

@@ -239,13 +239,27 @@ class ExpertPass {
 
   ExpertRows layout() const { return {state_.exchange.rows_of_expert, !layer_.is_dropless()}; }
 
+  /// That the GEMM adds: without fused kernels the activation does.
+  std::shared_ptr<Parameter> fc1_bias() const {
+    return has_fused_kernels(layer_.scope()) ? options().fc1_bias : nullptr;
+  }
+  ActivationKernels activation() const {
+    const auto& bias = options().fc1_bias;
+    return {.scope = &layer_.scope(),
+            .prefix = "experts.",
+            .add_bias = [rows = layout(),
+                         bias](at::Tensor& values) { add_expert_bias(rows, values, *bias); },
+            .take_bias_gradient =
+                [rows = layout(), bias](const at::Tensor& grad) {
+                  take_expert_bias_gradient(rows, grad, *bias);
+                }};
+  }
+
   at::Tensor run_experts(Moving& arrived) {
-    const models::Activation activation = layer_.scope().model->activation;
     state_.fc1_input = by_expert("experts.sort", std::exchange(arrived.rows, {}));
     state_.fc1_output = expert_forward(op_, "experts.fc1", layout(), state_.fc1_input,
-                                       *options().fc1, options().fc1_bias.get());
-    state_.fc2_input =
-        op_.compute("experts.activation", [&] { return activate(activation, state_.fc1_output); });
+                                       *options().fc1, fc1_bias().get());
+    state_.fc2_input = activate(activation(), state_.fc1_output);
     // Partial sums over expert tensor parallelism: one of them has the bias.
     const bool has_bias = place_.etp == 0;
     return expert_forward(op_, "experts.fc2", layout(), state_.fc2_input, *options().fc2,
@@ -253,19 +267,16 @@ class ExpertPass {
   }
 
   at::Tensor experts_backward(Moving& arrived) {
-    const models::Activation activation = layer_.scope().model->activation;
     at::Tensor grad = by_expert("experts.unsort.backward", std::exchange(arrived.rows, {}));
     const at::Tensor activated =
         expert_input_gradient(op_, "experts.fc2", layout(), grad, *options().fc2);
     on_weights("experts.fc2", grad, std::exchange(state_.fc2_input, {}), options().fc2,
                options().fc2_bias);
-    grad = op_.compute("experts.activation.backward",
-                       [&] { return activate_backward(activation, activated, state_.fc1_output); });
+    grad = activate_backward(activation(), activated, state_.fc1_output);
     state_.fc1_output.reset();
     const at::Tensor result =
         expert_input_gradient(op_, "experts.fc1", layout(), grad, *options().fc1);
-    on_weights("experts.fc1", grad, std::exchange(state_.fc1_input, {}), options().fc1,
-               options().fc1_bias);
+    on_weights("experts.fc1", grad, std::exchange(state_.fc1_input, {}), options().fc1, fc1_bias());
     return result;
   }
 
@@ -392,8 +403,9 @@ ExpertLayer::ExpertLayer(const StageScope& scope, const Options& options)
   if (!has_shared()) return;
   register_module("shared_fc1", options.shared_fc1);
   register_module("shared_fc2", options.shared_fc2);
-  shared_activation_ = register_module(
-      "shared_activation", std::make_shared<ActivationLayer>(scope, "shared_activation"));
+  shared_activation_ =
+      register_module("shared_activation",
+                      std::make_shared<ActivationLayer>(scope, "shared_", options.shared_bias));
 }
 
 at::Tensor ExpertLayer::forward(const at::Tensor& input) {

@@ -22,6 +22,7 @@ class ExpertLayer : public torch::nn::Module {
     std::shared_ptr<Parameter> fc1, fc1_bias;  ///< [own experts, fc1 width / expert tp, hidden]
     std::shared_ptr<Parameter> fc2, fc2_bias;  ///< [own experts, hidden, ffn / expert tp]
     std::shared_ptr<ColumnLinear> shared_fc1;  ///< or null
+    std::shared_ptr<Parameter> shared_bias;    ///< of it, where the activation adds it; or null
     std::shared_ptr<RowLinear> shared_fc2;
     std::shared_ptr<Parameter> shared_gate;  ///< [hidden], or null
   };

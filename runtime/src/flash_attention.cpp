@@ -53,6 +53,13 @@ at::Tensor masked_scores(const FlashMask& mask, const at::Tensor& query, const T
   return scores;
 }
 
+/// What dropout takes away of a tile, in the shape of its scores.
+at::Tensor draw_tile(const FlashBlock& block, const Tile& queries, const Tile& keys,
+                     const at::Tensor& scores) {
+  return block.dropout->draw({queries.first, queries.count}, {keys.first, keys.count})
+      .view_as(scores);
+}
+
 bool sees(const FlashBlock& block, const Tile& queries, const Tile& keys) {
   return block.mask->tiles.at(queries.index, keys.index) != MaskTiles::Sight::None;
 }
@@ -66,11 +73,13 @@ struct Running {
         sum(at::zeros({shape[0], shape[1], 1}, options)),
         output(at::zeros(shape, options)) {}
 
-  void add(at::Tensor scores, const at::Tensor& value) {
+  /// `dropped`: what values are not weighed by, though sums have it; or undefined.
+  void add(at::Tensor scores, const at::Tensor& value, const at::Tensor& dropped) {
     const at::Tensor larger = at::maximum(maximum, scores.amax(-1, true));
     scores.sub_(larger).exp_();
     const at::Tensor shrinks = maximum.sub_(larger).exp_();
     sum.mul_(shrinks).add_(scores.sum(-1, true));
+    if (dropped.defined()) drop(scores, dropped);
     output.mul_(shrinks).baddbmm_(scores, value);
     maximum = larger;
   }
@@ -112,8 +121,10 @@ FlashOutput flash_forward(const FlashBlock& block, at::ScalarType format) {
     for (const Tile& keys : tiles_of(block.key.size(2))) {
       if (!sees(block, queries, keys)) continue;
       const at::Tensor key = rows_of(block.key, keys, key_heads);
-      rows.add(masked_scores(*block.mask, query, queries, key, keys),
-               rows_of(block.value, keys, key_heads));
+      const at::Tensor scores = masked_scores(*block.mask, query, queries, key, keys);
+      at::Tensor dropped;
+      if (block.dropout) dropped = draw_tile(block, queries, keys, scores);
+      rows.add(scores, rows_of(block.value, keys, key_heads), dropped);
     }
     rows.output.div_(rows.sum.clamp_min(kSmallest));
     rows.maximum.add_(rows.sum.log_());  // -infinity where no key was seen
@@ -178,9 +189,15 @@ void add_flash_gradients(const FlashBlock& block, const FlashRows& rows,
       const at::Tensor value = rows_of(block.value, keys, key_heads);
       at::Tensor probabilities = masked_scores(*block.mask, query, queries, key, keys);
       probabilities.sub_(log_sum).exp_();
-      add(gradients.value, keys, at::bmm(probabilities.transpose(1, 2), gradient));
-      const at::Tensor scores =
-          at::bmm(gradient, value.transpose(1, 2)).sub_(products).mul_(probabilities);
+      at::Tensor weights = probabilities;
+      at::Tensor scores = at::bmm(gradient, value.transpose(1, 2));
+      if (block.dropout) {
+        const at::Tensor dropped = draw_tile(block, queries, keys, scores);
+        weights = without_dropped(probabilities, dropped);
+        drop(scores, dropped);
+      }
+      add(gradients.value, keys, at::bmm(weights.transpose(1, 2), gradient));
+      scores.sub_(products).mul_(probabilities);
       query_gradient.baddbmm_(scores, key);
       add(gradients.key, keys, at::bmm(scores.transpose(1, 2), query));
     }

@@ -2,7 +2,7 @@
 /// Attention in tiles of queries and keys, with the softmax of a row built up tile by tile, so that
 /// no square of scores is ever held (Dao 2022, FlashAttention; Dao 2023, FlashAttention-2). Tiles
 /// that the mask hides are left out. On CUDA devices libtorch's fused kernel where it has one for
-/// the case; otherwise tiles of torch's products.
+/// the case; otherwise, as with dropout, whose masks it could not draw, tiles of torch's products.
 ///
 /// Shapes: queries and outputs [samples, heads, positions, head size] in any strides, keys and
 /// values the same with as many heads as there are keys; `heads` is a multiple of it (grouped-query
@@ -15,6 +15,7 @@
 #include <optional>
 #include <vector>
 
+#include "dropout.h"
 #include "foresail/models/operators.h"
 
 namespace foresail::runtime {
@@ -48,6 +49,8 @@ struct FlashBlock {
   at::Tensor query, key, value;
   const FlashMask* mask = nullptr;
   double scale = 1;  ///< of scores
+  /// Tiles of what it takes away are drawn where they are needed, in both passes.
+  std::optional<AttentionDropout> dropout = {};
 };
 
 struct FlashOutput {

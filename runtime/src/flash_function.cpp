@@ -50,8 +50,11 @@ Heads views_of(const CoreAttention& layer, const at::Tensor& tensor) {
 }
 
 FlashBlock block_of(const CoreAttention& layer, const Heads& heads, int step) {
-  return {heads.query, heads.key, heads.value,
-          &layer.scope().tables.flash_masks.at(static_cast<std::size_t>(step)), layer.scale()};
+  FlashBlock block{heads.query, heads.key, heads.value,
+                   &layer.scope().tables.flash_masks.at(static_cast<std::size_t>(step)),
+                   layer.scale()};
+  if (layer.scope().model->dropout) block.dropout = layer.dropout(step);
+  return block;
 }
 
 /// A block with the keys of a message from another rank; `own` by head.

@@ -31,7 +31,6 @@ void check_model(const Job& job) {
   const models::Model& model = job.model;
   demand(model.positions != models::Positions::Alibi ? Support::Yes : Support::No,
          "model.positions", to_string(model.positions), "learned, rotary");
-  demand_switch(model.dropout, false, "model.dropout");
   demand(model.latent.kv_rank == 0 ? Support::Yes : Support::No, "model.latent_attention.kv_rank",
          std::to_string(model.latent.kv_rank), "ordinary attention");
   const bool has_rows = model.positions != models::Positions::Learned || model.max_positions == 0 ||
@@ -59,9 +58,9 @@ void check_layout(const Job& job) {
 }
 
 void check_stack(const models::Stack& stack) {
-  demand_switch(stack.fused_kernels, true, "stack.fused_kernels");
   demand_switch(stack.early_stop_recompute, false, "stack.early_stop_recompute");
-  demand(stack.fused_softmax_multiple == 1 || stack.flash_attention ? Support::Yes : Support::No,
+  const bool has_fused_softmax = stack.fused_kernels && !stack.flash_attention;
+  demand(stack.fused_softmax_multiple == 1 || !has_fused_softmax ? Support::Yes : Support::No,
          "stack.fused_softmax_multiple", std::to_string(stack.fused_softmax_multiple), "1");
 }
 

@@ -216,8 +216,9 @@ ParallelBranches::ParallelBranches(const StageScope& scope, const Options& optio
         std::pair{"proj", options.proj}, std::pair{"fc2", options.fc2}}) {
     if (parameter != nullptr) register_buffer(name, parameter->value);
   }
-  attention_ = register_module("attention", std::make_shared<CoreAttention>(scope));
-  activation_ = register_module("activation", std::make_shared<ActivationLayer>(scope));
+  attention_ = register_module("attention", std::make_shared<CoreAttention>(scope, options.layer));
+  activation_ = register_module(
+      "activation", std::make_shared<ActivationLayer>(scope, "", options.activation_bias));
 }
 
 at::Tensor ParallelBranches::forward(const at::Tensor& input) {

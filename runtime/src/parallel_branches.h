@@ -17,7 +17,9 @@ class ParallelBranches : public torch::nn::Module {
   struct Options {
     std::shared_ptr<Parameter> qkv, qkv_bias;  ///< biases or null
     std::shared_ptr<Parameter> fc1, fc1_bias;
-    std::shared_ptr<Parameter> proj, fc2;  ///< their biases are added with the residual
+    std::shared_ptr<Parameter> activation_bias;  ///< that of fc1, where the activation adds it
+    std::shared_ptr<Parameter> proj, fc2;        ///< their biases are added with the residual
+    int layer = 0;
   };
   ParallelBranches(const StageScope& scope, const Options& options);
   at::Tensor forward(const at::Tensor& input);

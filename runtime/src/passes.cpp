@@ -18,8 +18,16 @@ Passes::Passes(const Job& job, Stage& stage, const MeshPlace& place, const Sourc
   FORESAIL_EXPECT(sources.device != nullptr);
 }
 
+void Passes::begin_step(int step) {
+  stage_.scope().drawing.key = dropout_key(job_.seed, step);
+}
+
 /// Sample (microbatch, replica, place) of a step is its global sample
 /// (microbatch * dp + replica) * microbatch_size + place.
+std::int64_t Passes::first_sample(int microbatch) const {
+  return (std::int64_t{microbatch} * place_.dp_size + place_.dp) * job_.split.microbatch_size;
+}
+
 void Passes::load_batch(int step) {
   FORESAIL_EXPECT(from_.data != nullptr);
   const std::int64_t samples = job_.split.microbatch_size;
@@ -28,7 +36,7 @@ void Passes::load_batch(int step) {
   std::vector<std::int64_t> indices;
   for (int microbatch = 0; microbatch < job_.program.microbatches; ++microbatch) {
     for (std::int64_t sample = 0; sample < samples; ++sample) {
-      indices.push_back(first + (microbatch * place_.dp_size + place_.dp) * samples + sample);
+      indices.push_back(first + first_sample(microbatch) + sample);
     }
   }
   std::vector<std::int32_t> tokens(indices.size() * static_cast<std::size_t>(positions + 1));
@@ -62,6 +70,7 @@ void Passes::forward(PassKey key, OpContext& context) {
   Chunk& chunk = stage_.chunk(key.chunk);
   const auto microbatch = static_cast<std::size_t>(key.microbatch);
   stage_.scope().op = &context;
+  stage_.scope().drawing.first_sample = first_sample(key.microbatch);
   at::Tensor input;
   if (chunk.part().has_embedding()) {
     input = tokens_.at(microbatch);
@@ -110,6 +119,7 @@ void Passes::backward_weight(PassKey key, OpContext& context) {
 void Passes::propagate(PassKey key, OpContext& context) {
   Chunk& chunk = stage_.chunk(key.chunk);
   stage_.scope().op = &context;
+  stage_.scope().drawing.first_sample = first_sample(key.microbatch);
   at::Tensor grad;
   if (chunk.part().has_head()) {
     const double weight = 1.0 / (job_.program.microbatches * place_.copies());

@@ -21,6 +21,8 @@ class Passes {
   };
   Passes(const Job& job, Stage& stage, const MeshPlace& place, const Sources& sources);
 
+  /// The passes that follow are of `step`.
+  void begin_step(int step);
   /// Tokens and targets of all microbatches of `step`.
   void load_batch(int step);
   /// How long load_batch has waited for its data since the last call.
@@ -45,6 +47,8 @@ class Passes {
   void finish_step();
 
  private:
+  /// Place of the microbatch's first sample in the batch of the step.
+  std::int64_t first_sample(int microbatch) const;
   bool is_gathered(program::Payload payload) const;
   at::Tensor whole_message(program::Payload payload, OpContext& context,
                            const at::Tensor& message) const;

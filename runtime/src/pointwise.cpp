@@ -99,61 +99,123 @@ struct ResidualNormFunction : torch::autograd::Function<ResidualNormFunction> {
   }
 };
 
+/// `wide` in the format of `target`, and in its place.
+void set_values(at::Tensor& target, const at::Tensor& wide) {
+  if (!wide.is_same(target)) target.copy_(wide);
+}
+
 struct ActivationFunction : torch::autograd::Function<ActivationFunction> {
   static at::Tensor forward(AutogradContext* graph, at::Tensor input,
                             const ActivationLayer* layer) {
-    graph->save_for_backward({input});
     ModulePointer<ActivationLayer>::save(graph, layer);
-    return layer->scope().context().compute(
-        layer->kernel(), [&] { return activate(layer->scope().model->activation, input); });
+    const at::Tensor output = activate(layer->kernels(), input);
+    graph->save_for_backward({input});
+    return output;
   }
 
   static variable_list backward(AutogradContext* graph, variable_list grads) {
     const ActivationLayer& layer = ModulePointer<ActivationLayer>::load(graph);
     const at::Tensor input = graph->get_saved_variables()[0];
-    const models::Activation activation = layer.scope().model->activation;
-    return {layer.scope().context().compute(
-                layer.kernel() + ".backward",
-                [&] { return activate_backward(activation, grads[0].contiguous(), input); }),
-            at::Tensor()};
+    return {activate_backward(layer.kernels(), grads[0].contiguous(), input), at::Tensor()};
   }
 };
+
+/// Adds up the branch's gradient in the biases'.
+void take_bias_gradients(const AddLayer::Options& options, const at::Tensor& grad) {
+  if (options.biases.empty()) return;
+  const at::Tensor sum = widened(grad).sum(0);
+  for (const auto& bias : options.biases) bias->grad.add_(sum);
+}
 
 struct AddFunction : torch::autograd::Function<AddFunction> {
   static at::Tensor forward(AutogradContext* graph, at::Tensor branch, at::Tensor residual,
                             const AddLayer* layer) {
     ModulePointer<AddLayer>::save(graph, layer);
-    const AddLayer::Options& options = layer->options();
-    return layer->scope().context().compute(options.kernel, [&] {
+    const StageScope& scope = layer->scope();
+    at::Tensor dropped;
+    const at::Tensor sum =
+        has_fused_kernels(scope)
+            ? scope.context().compute(layer->options().add,
+                                      [&] { return fused(*layer, branch, residual, dropped); })
+            : one_by_one(*layer, branch, residual, dropped);
+    if (dropped.defined()) graph->save_for_backward({dropped});
+    return sum;
+  }
+
+  static at::Tensor fused(const AddLayer& layer, const at::Tensor& branch,
+                          const at::Tensor& residual, at::Tensor& dropped) {
+    const AddLayer::Options& options = layer.options();
+    if (!layer.scope().model->dropout) {
       at::Tensor sum = widened(branch) + residual;
       for (const auto& bias : options.biases) sum.add_(bias->value);
       return rounded(sum, residual);
-    });
+    }
+    dropped = layer.scope().draw_hidden_dropped(options.place);
+    at::Tensor sum = branch.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    for (const auto& bias : options.biases) sum.add_(bias->value);
+    drop(sum, dropped);
+    return rounded(sum.add_(residual), residual);
+  }
+
+  /// Bias and dropout are done in place.
+  static at::Tensor one_by_one(const AddLayer& layer, at::Tensor& branch,
+                               const at::Tensor& residual, at::Tensor& dropped) {
+    OpContext& op = layer.scope().context();
+    const models::Model& model = *layer.scope().model;
+    const AddLayer::Options& options = layer.options();
+    if (model.biases) {
+      op.compute(options.linear + ".bias", [&] {
+        at::Tensor sum = widened(branch);
+        for (const auto& bias : options.biases) sum.add_(bias->value);
+        set_values(branch, sum);
+      });
+    }
+    if (model.dropout) {
+      op.compute(options.dropout, [&] {
+        dropped = layer.scope().draw_hidden_dropped(options.place);
+        at::Tensor left = widened(branch);
+        drop(left, dropped);
+        set_values(branch, left);
+      });
+    }
+    return op.compute(options.add, [&] { return rounded(widened(branch) + residual, residual); });
   }
 
   static variable_list backward(AutogradContext* graph, variable_list grads) {
     const AddLayer& layer = ModulePointer<AddLayer>::load(graph);
+    const StageScope& scope = layer.scope();
+    OpContext& op = scope.context();
     const AddLayer::Options& options = layer.options();
-    layer.scope().context().compute(options.kernel + ".backward", [&] {
-      if (options.biases.empty()) return;
-      const at::Tensor sum = widened(grads[0]).sum(0);
-      for (const auto& bias : options.biases) bias->grad.add_(sum);
+    const bool is_fused = has_fused_kernels(scope);
+    const bool has_dropout = scope.model->dropout;
+    at::Tensor branch = grads[0];
+    const auto take_dropped = [&] {
+      branch = without_dropped(grads[0], graph->get_saved_variables()[0]);
+    };
+    op.compute(options.add + ".backward", [&] {
+      if (is_fused && has_dropout) take_dropped();
+      if (is_fused) take_bias_gradients(options, branch);
     });
-    return {grads[0], grads[0], at::Tensor()};
+    if (!is_fused && has_dropout) op.compute(options.dropout + ".backward", take_dropped);
+    if (!is_fused && scope.model->biases) {
+      scope.on_weights([&options, branch](OpContext& at) {
+        at.compute(options.linear + ".bias.backward",
+                   [&] { take_bias_gradients(options, branch); });
+      });
+    }
+    return {branch, grads[0], at::Tensor()};
   }
 };
 
-}  // namespace
-
-at::Tensor activate(models::Activation activation, const at::Tensor& input) {
+at::Tensor fused_activation(models::Activation activation, const at::Tensor& input) {
   const at::Tensor wide = widened(input);
   if (activation == models::Activation::Gelu) return rounded(at::gelu(wide, "tanh"), input);
   const std::vector<at::Tensor> halves = wide.chunk(2, -1);
   return rounded(at::silu(halves[0]).mul_(halves[1]), input);
 }
 
-at::Tensor activate_backward(models::Activation activation, const at::Tensor& grad,
-                             const at::Tensor& input) {
+at::Tensor fused_activation_backward(models::Activation activation, const at::Tensor& grad,
+                                     const at::Tensor& input) {
   const at::Tensor wide = widened(input);
   const at::Tensor wide_grad = widened(grad);
   if (activation == models::Activation::Gelu) {
@@ -164,6 +226,68 @@ at::Tensor activate_backward(models::Activation activation, const at::Tensor& gr
   const std::vector<at::Tensor> out = result.chunk(2, -1);
   out[0].copy_(at::silu_backward(wide_grad * halves[1], halves[0]));
   out[1].copy_(at::silu(halves[0]).mul_(wide_grad));
+  return result;
+}
+
+/// SwiGLU in two kernels: `<prefix>activation` is SiLU of the gate projection.
+at::Tensor gated_one_by_one(const ActivationKernels& kernels, const at::Tensor& input) {
+  OpContext& op = kernels.scope->context();
+  const std::vector<at::Tensor> halves = input.chunk(2, -1);
+  at::Tensor output = op.compute(kernels.prefix + "activation",
+                                 [&] { return rounded(at::silu(widened(halves[0])), input); });
+  op.compute(kernels.prefix + "gate", [&] { set_values(output, widened(output).mul_(halves[1])); });
+  return output;
+}
+
+at::Tensor gated_backward_one_by_one(const ActivationKernels& kernels, const at::Tensor& grad,
+                                     const at::Tensor& input) {
+  OpContext& op = kernels.scope->context();
+  const std::vector<at::Tensor> halves = input.chunk(2, -1);
+  const at::Tensor result = at::empty_like(input);
+  const std::vector<at::Tensor> out = result.chunk(2, -1);
+  op.compute(kernels.prefix + "gate.backward", [&] {
+    const at::Tensor wide_grad = widened(grad);
+    out[0].copy_(wide_grad * halves[1]);
+    out[1].copy_(at::silu(widened(halves[0])).mul_(wide_grad));
+  });
+  op.compute(kernels.prefix + "activation.backward",
+             [&] { out[0].copy_(at::silu_backward(widened(out[0]), widened(halves[0]))); });
+  return result;
+}
+
+}  // namespace
+
+at::Tensor activate(const ActivationKernels& kernels, at::Tensor& input) {
+  const StageScope& scope = *kernels.scope;
+  const models::Activation activation = scope.model->activation;
+  const bool is_fused = has_fused_kernels(scope);
+  if (!is_fused && scope.model->biases) {
+    scope.context().compute(kernels.prefix + "fc1.bias", [&] { kernels.add_bias(input); });
+  }
+  if (!is_fused && activation == models::Activation::SwiGlu) {
+    return gated_one_by_one(kernels, input);
+  }
+  return scope.context().compute(kernels.prefix + "activation",
+                                 [&] { return fused_activation(activation, input); });
+}
+
+at::Tensor activate_backward(const ActivationKernels& kernels, const at::Tensor& grad,
+                             const at::Tensor& input) {
+  const StageScope& scope = *kernels.scope;
+  const models::Activation activation = scope.model->activation;
+  const bool is_fused = has_fused_kernels(scope);
+  const auto in_one = [&] {
+    return scope.context().compute(kernels.prefix + "activation.backward", [&] {
+      return fused_activation_backward(activation, grad, input);
+    });
+  };
+  const bool is_gated = !is_fused && activation == models::Activation::SwiGlu;
+  const at::Tensor result = is_gated ? gated_backward_one_by_one(kernels, grad, input) : in_one();
+  if (!is_fused && scope.model->biases) {
+    scope.on_weights([kernels, result](OpContext& at) {
+      at.compute(kernels.prefix + "fc1.bias.backward", [&] { kernels.take_bias_gradient(result); });
+    });
+  }
   return result;
 }
 
@@ -181,6 +305,19 @@ NormLayer::WithResidual NormLayer::forward_with_residual(const at::Tensor& input
   const variable_list outputs =
       ResidualNormFunction::apply(input, static_cast<const NormLayer*>(this));
   return {outputs[0], outputs[1]};
+}
+
+ActivationLayer::ActivationLayer(const StageScope& scope, const std::string& prefix,
+                                 std::shared_ptr<Parameter> bias)
+    : kernels_{.scope = &scope, .prefix = prefix} {
+  if (bias == nullptr) return;
+  register_buffer("bias", bias->value);
+  kernels_.add_bias = [bias](at::Tensor& rows) {
+    set_values(rows, widened(rows).add_(bias->value));
+  };
+  kernels_.take_bias_gradient = [bias](const at::Tensor& grad) {
+    bias->grad.add_(widened(grad).sum(0));
+  };
 }
 
 at::Tensor ActivationLayer::forward(const at::Tensor& input) {

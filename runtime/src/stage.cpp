@@ -127,6 +127,10 @@ Stage::Stage(const Job& job, RankId rank, at::Device device) {
   scope_.seed = job.seed;
   scope_.global_batch_size = job.training.global_batch_size;
   scope_.tp_rank = axis(program::Axis::Tp);
+  scope_.cp_rank = axis(program::Axis::Cp);
+  if (job.model.dropout) {
+    scope_.channels = DropoutElements(at::arange(job.model.hidden, at::kLong), device);
+  }
   scope_.experts = place.experts;
   scope_.tables = make_attention_tables(job.model, job.split, axis(program::Axis::Cp), device);
   const std::vector<ChunkPart>& parts =

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "dropout.h"
 #include "flash_attention.h"
 #include "foresail/base/error.h"
 #include "foresail/models/operators.h"
@@ -28,6 +29,8 @@ struct AttentionTables {
   /// The same for flash attention, by source of gathered keys too: the own first, then the rank
   /// before, and so on.
   std::vector<FlashMask> flash_masks;
+  /// Which tokens the masks' queries and keys are; with dropout only.
+  std::vector<AttentionPairs> pairs;
   at::Tensor positions;     ///< of the own tokens in their sequence, in the order of their rows
   at::Tensor cosine, sine;  ///< [own positions, head_size / 2]; rotary positions only
 };
@@ -43,10 +46,12 @@ struct StageScope {
   const models::Split* split = nullptr;
   std::uint64_t seed = 1;
   std::int64_t global_batch_size = 1;
-  int tp_rank = 0;
+  int tp_rank = 0, cp_rank = 0;
   ExpertPlace experts;
   AttentionTables tables;
-  OpContext* op = nullptr;  ///< set while a pass runs
+  DropoutElements channels;  ///< of hidden states; with dropout only
+  DropoutNow drawing;        ///< of the pass under way
+  OpContext* op = nullptr;   ///< set while a pass runs
   /// Set while the input half of a split backward pass runs: work on gradients of weights is put
   /// here, in its order, for the weight half. No GEMM runs twice.
   DeferredWork* deferred = nullptr;
@@ -65,6 +70,16 @@ struct StageScope {
     }
   }
   bool has_sequence_shards() const { return split->sequence_parallel && split->tp > 1; }
+  /// Positions of the rows of hidden states that this rank holds: those of its shard.
+  at::Tensor shard_positions() const {
+    return has_sequence_shards()
+               ? tables.positions.chunk(split->tp).at(static_cast<std::size_t>(tp_rank))
+               : tables.positions;
+  }
+  /// For hidden states of this rank.
+  at::Tensor draw_hidden_dropped(const DropoutPlace& place) const {
+    return draw_hidden(drawing, place, shard_positions(), split->microbatch_size, channels);
+  }
 };
 
 /// Carries a pointer to a module through an autograd graph.

@@ -293,6 +293,7 @@ StepSummary Trainer::run_step() {
   impl_->executor.board().begin_step(impl_->step);
   summary.start_ns = steady_ns();
   impl_->device.begin_step();
+  impl_->passes.begin_step(impl_->step);
   impl_->executor.run_step(
       impl_->step, {.run = [this](OpId op) { impl_->run(op); },
                     .failed = [this](std::exception_ptr failure) { impl_->failed(failure); }});

@@ -66,6 +66,12 @@ std::vector<std::shared_ptr<Parameter>> take_residual_bias(const StageScope& sco
   return {bias};
 }
 
+/// The bias of fc1 where it is a kernel of the activation, and no longer the GEMM's.
+std::shared_ptr<Parameter> taken_by_activation(const StageScope& scope,
+                                               std::shared_ptr<Parameter>& bias) {
+  return has_fused_kernels(scope) ? nullptr : std::exchange(bias, nullptr);
+}
+
 /// The column-parallel weights of layer `prefix`, by the module's name.
 struct ColumnParts {
   std::string kernel;
@@ -136,7 +142,7 @@ std::shared_ptr<NormLayer> make_norm(const StageScope& scope, Bucket& bucket,
 
 TransformerLayer::TransformerLayer(const StageScope& scope, Bucket& bucket, Bucket* experts,
                                    int index)
-    : scope_(scope) {
+    : scope_(scope), index_(index) {
   const std::string prefix = "layers." + std::to_string(index) + ".";
   norm1_ = register_module("norm1", make_norm(scope, bucket, prefix + "norm1", "norm1"));
   if (scope.model->block == models::Block::Parallel) {
@@ -146,21 +152,30 @@ TransformerLayer::TransformerLayer(const StageScope& scope, Bucket& bucket, Buck
   }
 }
 
+std::shared_ptr<AddLayer> TransformerLayer::make_add(
+    DropoutSite site, std::vector<std::shared_ptr<Parameter>> biases) {
+  const bool is_first = site == DropoutSite::Projection;
+  return std::make_shared<AddLayer>(scope_,
+                                    AddLayer::Options{.linear = is_first ? "proj" : "fc2",
+                                                      .dropout = is_first ? "dropout1" : "dropout2",
+                                                      .add = is_first ? "add1" : "add2",
+                                                      .place = {site, index_},
+                                                      .biases = std::move(biases)});
+}
+
 void TransformerLayer::take_serial(Bucket& bucket, Bucket* experts, const std::string& prefix) {
   const models::Model& model = *scope_.model;
   qkv_ = register_module(
       "qkv", std::make_shared<ColumnLinear>(
                  scope_, take_column(scope_, bucket, prefix, qkv_parts(model, prefix))));
-  attention_ = register_module("attention", std::make_shared<CoreAttention>(scope_));
+  attention_ = register_module("attention", std::make_shared<CoreAttention>(scope_, index_));
   const std::int64_t query = model.heads * model.head_size;
   proj_ = register_module(
       "proj", std::make_shared<RowLinear>(
                   scope_, RowLinear::Options{
                               "proj", take_row_weight(scope_, bucket, prefix + "proj", query)}));
-  add1_ = register_module(
-      "add1",
-      std::make_shared<AddLayer>(
-          scope_, AddLayer::Options{"add1", take_residual_bias(scope_, bucket, prefix + "proj")}));
+  add1_ = register_module("add1", make_add(DropoutSite::Projection,
+                                           take_residual_bias(scope_, bucket, prefix + "proj")));
   norm2_ = register_module("norm2", make_norm(scope_, bucket, prefix + "norm2", "norm2"));
   if (experts != nullptr) {
     take_mixture(bucket, *experts, prefix);
@@ -171,18 +186,16 @@ void TransformerLayer::take_serial(Bucket& bucket, Bucket* experts, const std::s
 
 void TransformerLayer::take_mlp(Bucket& bucket, const std::string& prefix) {
   const models::Model& model = *scope_.model;
-  fc1_ = register_module(
-      "fc1", std::make_shared<ColumnLinear>(
-                 scope_, take_column(scope_, bucket, prefix, fc1_parts(model, prefix))));
-  activation_ = register_module("activation", std::make_shared<ActivationLayer>(scope_));
+  ColumnLinear::Options fc1 = take_column(scope_, bucket, prefix, fc1_parts(model, prefix));
+  const auto bias = taken_by_activation(scope_, fc1.bias);
+  fc1_ = register_module("fc1", std::make_shared<ColumnLinear>(scope_, fc1));
+  activation_ = register_module("activation", std::make_shared<ActivationLayer>(scope_, "", bias));
   fc2_ = register_module(
       "fc2", std::make_shared<RowLinear>(
                  scope_, RowLinear::Options{
                              "fc2", take_row_weight(scope_, bucket, prefix + "fc2", model.ffn)}));
   add2_ = register_module(
-      "add2",
-      std::make_shared<AddLayer>(
-          scope_, AddLayer::Options{"add2", take_residual_bias(scope_, bucket, prefix + "fc2")}));
+      "add2", make_add(DropoutSite::Mlp, take_residual_bias(scope_, bucket, prefix + "fc2")));
 }
 
 /// The bias of the shared experts' second matrix is added with the residual, as an MLP's.
@@ -205,8 +218,9 @@ void TransformerLayer::take_mixture(Bucket& bucket, Bucket& experts, const std::
     ColumnParts parts = fc1_parts(model, shared);
     parts.kernel = "shared_fc1";
     for (GlobalRows& rows : parts.rows) rows.rows = width;
-    options.shared_fc1 =
-        std::make_shared<ColumnLinear>(scope_, take_column(scope_, bucket, prefix, parts));
+    ColumnLinear::Options fc1 = take_column(scope_, bucket, prefix, parts);
+    options.shared_bias = taken_by_activation(scope_, fc1.bias);
+    options.shared_fc1 = std::make_shared<ColumnLinear>(scope_, fc1);
     options.shared_fc2 = std::make_shared<RowLinear>(
         scope_, RowLinear::Options{"shared_fc2",
                                    take_row_weight(scope_, bucket, prefix + "shared.fc2", width)});
@@ -221,20 +235,22 @@ void TransformerLayer::take_mixture(Bucket& bucket, Bucket& experts, const std::
   }
   take_experts(scope_, experts, prefix, options);
   experts_ = register_module("experts", std::make_shared<ExpertLayer>(scope_, options));
-  add2_ = register_module(
-      "add2", std::make_shared<AddLayer>(scope_, AddLayer::Options{"add2", std::move(biases)}));
+  add2_ = register_module("add2", make_add(DropoutSite::Mlp, std::move(biases)));
 }
 
 void TransformerLayer::take_parallel(Bucket& bucket, const std::string& prefix) {
   const models::Model& model = *scope_.model;
   const ColumnLinear::Options qkv = take_column(scope_, bucket, prefix, qkv_parts(model, prefix));
-  const ColumnLinear::Options fc1 = take_column(scope_, bucket, prefix, fc1_parts(model, prefix));
+  ColumnLinear::Options fc1 = take_column(scope_, bucket, prefix, fc1_parts(model, prefix));
+  const auto activation_bias = taken_by_activation(scope_, fc1.bias);
   ParallelBranches::Options options{.qkv = qkv.weight,
                                     .qkv_bias = qkv.bias,
                                     .fc1 = fc1.weight,
                                     .fc1_bias = fc1.bias,
+                                    .activation_bias = activation_bias,
                                     .proj = nullptr,
-                                    .fc2 = nullptr};
+                                    .fc2 = nullptr,
+                                    .layer = index_};
   const std::int64_t query = model.heads * model.head_size;
   options.proj = take_row_weight(scope_, bucket, prefix + "proj", query);
   options.fc2 = take_row_weight(scope_, bucket, prefix + "fc2", model.ffn);
@@ -243,8 +259,7 @@ void TransformerLayer::take_parallel(Bucket& bucket, const std::string& prefix) 
   for (const auto& bias : take_residual_bias(scope_, bucket, prefix + "fc2")) {
     biases.push_back(bias);
   }
-  add2_ = register_module(
-      "add2", std::make_shared<AddLayer>(scope_, AddLayer::Options{"add2", std::move(biases)}));
+  add2_ = register_module("add2", make_add(DropoutSite::Mlp, std::move(biases)));
 }
 
 at::Tensor TransformerLayer::run(const at::Tensor& input) {

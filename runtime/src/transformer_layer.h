@@ -26,6 +26,9 @@ class TransformerLayer : public torch::nn::Module {
   const StageScope& scope() const { return scope_; }
 
  private:
+  /// Dropout and addition behind attention or MLP.
+  std::shared_ptr<AddLayer> make_add(DropoutSite site,
+                                     std::vector<std::shared_ptr<Parameter>> biases);
   void take_serial(Bucket& bucket, Bucket* experts, const std::string& prefix);
   void take_mlp(Bucket& bucket, const std::string& prefix);
   void take_mixture(Bucket& bucket, Bucket& experts, const std::string& prefix);
@@ -33,6 +36,7 @@ class TransformerLayer : public torch::nn::Module {
   void take_parallel(Bucket& bucket, const std::string& prefix);
 
   const StageScope& scope_;
+  int index_;
   std::shared_ptr<NormLayer> norm1_, norm2_;
   std::shared_ptr<ColumnLinear> qkv_, fc1_;
   std::shared_ptr<CoreAttention> attention_;

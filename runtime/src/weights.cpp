@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "dropout.h"
 #include "foresail/base/error.h"
 #include "weight_map.h"
 
@@ -74,6 +75,7 @@ Architecture architecture_of(const models::Model& model) {
 
 Document hugging_face_config(const models::Model& model, std::int64_t sequence_length) {
   const std::int64_t positions = model.max_positions > 0 ? model.max_positions : sequence_length;
+  const double dropout = model.dropout ? kDropoutRate : 0;
   if (architecture_of(model) == Architecture::Gpt2) {
     return {{"architectures", {"GPT2LMHeadModel"}},
             {"model_type", "gpt2"},
@@ -85,9 +87,9 @@ Document hugging_face_config(const models::Model& model, std::int64_t sequence_l
             {"vocab_size", model.vocab},
             {"activation_function", "gelu_new"},
             {"layer_norm_epsilon", kNormEpsilon},
-            {"attn_pdrop", 0.0},
-            {"embd_pdrop", 0.0},
-            {"resid_pdrop", 0.0},
+            {"attn_pdrop", dropout},
+            {"embd_pdrop", dropout},
+            {"resid_pdrop", dropout},
             {"tie_word_embeddings", model.tied_embeddings},
             {"torch_dtype", "float32"}};
   }
@@ -106,7 +108,7 @@ Document hugging_face_config(const models::Model& model, std::int64_t sequence_l
           {"rope_theta", kRotaryBase},
           {"attention_bias", false},
           {"mlp_bias", false},
-          {"attention_dropout", 0.0},
+          {"attention_dropout", dropout},
           {"tie_word_embeddings", model.tied_embeddings},
           {"torch_dtype", "float32"}};
 }

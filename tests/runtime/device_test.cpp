@@ -90,6 +90,19 @@ std::vector<Case> cases() {
          use_llama_parts(plan);
          plan.stack.flash_attention = true;
        }},
+      {"dropout, gathered keys",
+       changed(layout_of(2, 1, 1),
+               [](Layout& layout) {
+                 layout.cp = 2;
+                 layout.cp_kind = ContextParallel::AllGather;
+                 layout.recompute = models::Recompute::Selective;
+               }),
+       "gpt_tiny", [](planner::Plan& plan) { plan.model.dropout = true; }},
+      {"dropout in fused attention", layout_of(1, 1, 2), "gpt_tiny",
+       [](planner::Plan& plan) {
+         plan.model.dropout = true;
+         plan.stack.flash_attention = true;
+       }},
       {"bf16 and LAMB", changed(layout_of(2, 1, 2), [](Layout& layout) { layout.zero_stage = 1; }),
        "gpt_tiny",
        [](planner::Plan& plan) {

@@ -190,6 +190,8 @@ DrawnJob draw_job(std::uint64_t index) {
   // Streams of their own: they neither make a layout impossible nor change those drawn before.
   const bool is_fused = Rng(kSeed).stream("fused attention", index).below(3) == 0;
   const bool overlaps_tp = Rng(kSeed).stream("overlap tp", index).below(2) == 1;
+  const bool has_dropout = Rng(kSeed).stream("dropout", index).below(3) == 0;
+  const bool is_one_by_one = Rng(kSeed).stream("kernels one by one", index).below(4) == 0;
   DrawnJob job;
   job.tiny.change = [=](Plan& plan) {
     model.change(plan);
@@ -202,6 +204,8 @@ DrawnJob draw_job(std::uint64_t index) {
     }
     plan.stack.async_tensor_parallel = is_async;
     plan.stack.flash_attention = is_fused;
+    plan.model.dropout = has_dropout;
+    plan.stack.fused_kernels = !is_one_by_one;
   };
   do {
     job.tiny.layout = draw_layout(draw, has_experts);
@@ -212,6 +216,8 @@ DrawnJob draw_job(std::uint64_t index) {
   job.is_dropless = has_experts && model.name != "experts with room";
   job.learner = model.name + ", " + optimizer.name + (is_bf16 ? ", bf16" : ", fp32");
   if (is_fused) job.learner += ", flash attention";
+  if (has_dropout) job.learner += ", dropout";
+  if (is_one_by_one) job.learner += ", kernels one by one";
   job.text = job.learner + ": " + describe_all(job.tiny.layout);
   return job;
 }

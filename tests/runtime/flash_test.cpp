@@ -140,6 +140,7 @@ void use_megascale(Plan& plan) {
   plan.model.tied_embeddings = true;
   plan.model.attention = models::Attention::SlidingWindow;
   plan.model.window = 64;
+  plan.model.dropout = true;
   plan.training.optimizer = program::Optimizer::Lamb;
   plan.training.learning_rate = 0.01;
   use_parallel_block(plan);

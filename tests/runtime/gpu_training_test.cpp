@@ -51,13 +51,23 @@ std::vector<Layout> layouts() {
   return {alone, replicas, pipeline};
 }
 
-void expect_steps_of_the_cpu(DType precision, double bound, bool has_fused_attention = false) {
+void use_flash(planner::Plan& plan) {
+  plan.stack.flash_attention = true;
+}
+
+void use_dropout(planner::Plan& plan) {
+  plan.model.dropout = true;
+}
+
+void expect_steps_of_the_cpu(
+    DType precision, double bound,
+    const std::function<void(planner::Plan&)>& change = [](planner::Plan&) {}) {
   for (const Layout& layout : layouts()) {
     SCOPED_TRACE(describe(layout));
     const runtime::Job job =
         cli::make_job(make_plan({.layout = layout, .change = [&](planner::Plan& plan) {
                                    plan.training.precision = precision;
-                                   plan.stack.flash_attention = has_fused_attention;
+                                   change(plan);
                                  }}));
     const auto near = run_job(job, 3);
     const auto far = run_on_gpu(job, 3);
@@ -80,8 +90,16 @@ TEST_F(GpuTraining, StepsInBf16AreThoseOfTheCpuWithinRounding) {
 }
 
 TEST_F(GpuTraining, SoTheyAreWithFusedAttention) {
-  expect_steps_of_the_cpu(DType::Fp32, 1e-4, true);
-  expect_steps_of_the_cpu(DType::Bf16, 1e-2, true);
+  expect_steps_of_the_cpu(DType::Fp32, 1e-4, use_flash);
+  expect_steps_of_the_cpu(DType::Bf16, 1e-2, use_flash);
+}
+
+TEST_F(GpuTraining, SoTheyAreWithDropoutWhoseMasksAreTheSame) {
+  expect_steps_of_the_cpu(DType::Fp32, 1e-4, use_dropout);
+  expect_steps_of_the_cpu(DType::Bf16, 1e-2, [](planner::Plan& plan) {
+    use_dropout(plan);
+    use_flash(plan);
+  });
 }
 
 TEST_F(GpuTraining, SpansAreInTheOrderOfTheProgram) {

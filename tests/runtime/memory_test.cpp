@@ -109,6 +109,64 @@ std::vector<Case> more_cases() {
   };
 }
 
+void use_dropout(planner::Plan& plan) {
+  plan.model.dropout = true;
+}
+
+void use_kernels_one_by_one(planner::Plan& plan) {
+  use_dropout(plan);
+  plan.stack.fused_kernels = false;
+}
+
+/// Masks, and what dropout leaves of probabilities.
+std::vector<Case> cases_of_dropout() {
+  const auto dropout = [](const Layout& layout) {
+    return Case{layout, "gpt_tiny", use_dropout, "dropout"};
+  };
+  const auto one_by_one = [](const Layout& layout) {
+    return Case{layout, "gpt_tiny", use_kernels_one_by_one, "dropout, kernels one by one"};
+  };
+  std::vector<Case> all{
+      dropout(layout_of({})),
+      dropout(layout_of({}, Recompute::Full)),
+      dropout(layout_of({.tp = 2}, Recompute::Selective)),
+      dropout(layout_of({.pp = 2, .v = 2})),
+      dropout(changed(layout_of({.dp = 2}), [](Layout& layout) { layout.zero_stage = 3; })),
+      one_by_one(layout_of({})),
+      one_by_one(layout_of({.tp = 2})),
+      one_by_one(in_context(ContextParallel::Ring))};
+  for (const auto kind :
+       {ContextParallel::AllGather, ContextParallel::Ring, ContextParallel::AllToAll}) {
+    all.push_back(dropout(in_context(kind)));
+  }
+  all.push_back({layout_of({.tp = 2}), "gpt_tiny",
+                 [](planner::Plan& plan) {
+                   use_dropout(plan);
+                   use_flash(plan);
+                 },
+                 "dropout, flash attention"});
+  all.push_back({layout_of({.tp = 2}), "gpt_tiny",
+                 [](planner::Plan& plan) {
+                   use_dropout(plan);
+                   plan.model.block = models::Block::Parallel;
+                 },
+                 "dropout, parallel block"});
+  all.push_back({layout_of({.tp = 2}), "gpt_tiny",
+                 [](planner::Plan& plan) {
+                   use_llama_parts(plan);
+                   plan.model.ffn = 384;
+                   use_kernels_one_by_one(plan);
+                 },
+                 "Llama's parts, dropout, kernels one by one"});
+  all.push_back({changed(layout_of({.dp = 2}), [](Layout& layout) { layout.ep = 2; }), "gpt_tiny",
+                 [](planner::Plan& plan) {
+                   use_wide_experts(plan);
+                   use_dropout(plan);
+                 },
+                 "experts, dropout"});
+  return all;
+}
+
 std::vector<Case> cases() {
   return {
       {layout_of({})},
@@ -217,12 +275,9 @@ void print(const Case& each, const std::vector<Row>& rows) {
   }
 }
 
-TEST(Memory, PeaksOfRealStepsAreThosePlanned) {
+void expect_planned(const std::vector<Case>& all) {
   runtime::TensorMemory::count();
   ASSERT_TRUE(runtime::TensorMemory::is_counting());
-  std::vector<Case> all = cases();
-  std::ranges::move(more_cases(), std::back_inserter(all));
-  std::ranges::move(cases_of_experts(), std::back_inserter(all));
   for (const Case& each : all) {
     const planner::Plan plan =
         make_plan({.layout = each.layout, .model = each.model, .change = [&](planner::Plan& made) {
@@ -238,6 +293,17 @@ TEST(Memory, PeaksOfRealStepsAreThosePlanned) {
                   0.1 * static_cast<double>(row.measured));
     }
   }
+}
+
+TEST(Memory, PeaksOfRealStepsAreThosePlanned) {
+  std::vector<Case> all = cases();
+  std::ranges::move(more_cases(), std::back_inserter(all));
+  std::ranges::move(cases_of_experts(), std::back_inserter(all));
+  expect_planned(all);
+}
+
+TEST(Memory, SoAreThoseOfStepsWithDropoutAndOfKernelsOneByOne) {
+  expect_planned(cases_of_dropout());
 }
 
 }  // namespace

@@ -79,6 +79,8 @@ TEST(DrawnParity, TheWholeSetHasEveryChoice) {
                              "bf16",
                              "fp32",
                              "flash attention",
+                             "dropout",
+                             "kernels one by one",
                              "gpt,",
                              "tied,",
                              "tied llama",

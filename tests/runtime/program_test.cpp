@@ -141,8 +141,6 @@ TEST(Job, WhatCannotBeExecutedIsRefusedByKeyAndValue) {
     return std::string("accepted");
   };
   EXPECT_EQ(refusal([](planner::Plan&) {}), "accepted");
-  EXPECT_EQ(refusal([](planner::Plan& plan) { plan.model.dropout = true; }),
-            "model.dropout: true cannot be executed by this version, only false");
   EXPECT_EQ(refusal([](planner::Plan& plan) {
               plan.model.biases = false;
               plan.model.positions = models::Positions::Rotary;
@@ -154,8 +152,36 @@ TEST(Job, WhatCannotBeExecutedIsRefusedByKeyAndValue) {
             "training.precision: fp16 cannot be executed by this version, only fp32, bf16");
   EXPECT_EQ(refusal([](planner::Plan& plan) { plan.stack.fused_softmax_multiple = 4; }),
             "stack.fused_softmax_multiple: 4 cannot be executed by this version, only 1");
-  EXPECT_EQ(refusal([](planner::Plan& plan) { plan.stack.fused_kernels = false; }),
-            "stack.fused_kernels: false cannot be executed by this version, only true");
+  EXPECT_EQ(refusal([](planner::Plan& plan) {
+              plan.model.dropout = true;
+              plan.stack.fused_kernels = false;
+              plan.stack.fused_softmax_multiple = 4;  // of a kernel that is not there
+            }),
+            "accepted");
+}
+
+/// scenarios/megascale_175b_12288
+TEST(Job, MegaScalesPlanIsNotRefused) {
+  planner::Layout layout;
+  layout.tp = layout.pp = 8;
+  layout.dp = 192;
+  layout.v = 6;
+  layout.schedule = planner::ScheduleKind::Interleaved;
+  layout.sequence_parallel = true;
+  layout.zero_stage = 2;
+  layout.overlap = {.tp = true, .pp = true, .dp = true};
+  const auto change = [](planner::Plan& plan) {
+    plan.training.global_batch_size = 6144;
+    plan.training.sequence_length = 2048;
+    plan.training.precision = DType::Bf16;
+    plan.training.optimizer = program::Optimizer::Lamb;
+    plan.stack.flash_attention = true;
+    plan.stack.fused_cross_entropy = false;
+  };
+  const planner::Plan plan =
+      make_plan({.layout = layout, .model = "megascale_175b_parallel_window", .change = change});
+  EXPECT_TRUE(plan.model.dropout);
+  EXPECT_NO_THROW(runtime::check_supported(cli::make_job(plan)));
 }
 
 }  // namespace

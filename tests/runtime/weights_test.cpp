@@ -153,8 +153,10 @@ TEST_F(Weights, OfBf16AreTheFp32Masters) {
 }
 
 TEST_F(Weights, TheConfigIsReadBackAsTheModel) {
-  for (const bool is_llama : {false, true}) {
+  for (const auto& [is_llama, has_dropout] : {std::pair{false, false}, std::pair{true, false},
+                                              std::pair{false, true}, std::pair{true, true}}) {
     models::Model model = job({}, "gpt_tiny", is_llama).model;
+    model.dropout = has_dropout;
     const std::string text = runtime::hugging_face_config(model, 64).dump();
     models::Model read = models::read_model(Yaml::parse(text, "config.json"));
     read.name = model.name;

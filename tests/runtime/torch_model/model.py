@@ -8,6 +8,8 @@ import numpy
 import torch
 from torch.nn import functional
 
+import dropout
+
 EPSILON = 1e-5
 BETAS = (0.9, 0.95)
 ROTARY_BASE = 10000.0
@@ -28,8 +30,9 @@ def read_safetensors(path):
     return tensors
 
 
-def attention(query, key, value, window):
-    """Causal, [samples, heads, positions, size] each; a query sees `window` keys, or all if 0."""
+def attention(query, key, value, window, drop):
+    """Causal, [samples, heads, positions, size] each; a query sees `window` keys, or all if 0.
+    `drop` takes probabilities away."""
     positions = query.shape[2]
     distance = torch.arange(positions).unsqueeze(1) - torch.arange(positions)
     hidden = distance < 0
@@ -39,7 +42,7 @@ def attention(query, key, value, window):
     key, value = (part.repeat_interleave(shared, 1) for part in (key, value))
     scores = query @ key.transpose(2, 3) / query.shape[3] ** 0.5
     weights = functional.softmax(scores.masked_fill(hidden, float("-inf")), -1)
-    return (weights @ value).transpose(1, 2).flatten(2)
+    return (drop(weights) @ value).transpose(1, 2).flatten(2)
 
 
 def heads_of(rows, count):
@@ -55,16 +58,21 @@ class Model:
         self.tensors = {name: tensor.clone().requires_grad_() for name, tensor in tensors.items()
                         if not (parallel and self.second_norm in name)}
 
+        self.dropout = dropout.NoDropout()
+
     def take(self, name):
         return self.tensors[name]
 
-    def block(self, x, layer):
+    def block(self, x, index):
+        layer = self.layers + f".{index}."
         normed = self.norm(x, layer + self.first_norm)
-        attended = self.attend(normed, layer)
+        attended = self.attend(normed, layer, lambda rows: self.dropout.attention(rows, index))
         if self.parallel:
-            return x + attended + self.mlp(normed, layer)
-        x = x + attended
-        return x + self.mlp(self.norm(x, layer + self.second_norm), layer)
+            both = attended + self.mlp(normed, layer)
+            return x + self.dropout.hidden(both, dropout.MLP, index)
+        x = x + self.dropout.hidden(attended, dropout.PROJECTION, index)
+        mlp = self.mlp(self.norm(x, layer + self.second_norm), layer)
+        return x + self.dropout.hidden(mlp, dropout.MLP, index)
 
     def loss(self, samples):
         """Of [samples, positions + 1] tokens."""
@@ -78,11 +86,14 @@ class Model:
         groups = [{"params": kept, "weight_decay": 0}, {"params": decayed, "weight_decay": decay}]
         return torch.optim.AdamW(groups, lr=rate, betas=BETAS, eps=1e-8)
 
-    def train(self, batches, *, rate, decay, clip):
-        """One step per batch. Returns losses and gradient norms, before clipping."""
+    def train(self, batches, *, rate, decay, clip, dropouts=None):
+        """One step per batch. Returns losses and gradient norms, before clipping. `dropouts`: of
+        the steps, if there are any."""
         optimizer = self.optimizer(rate, decay)
         losses, norms = [], []
-        for batch in batches:
+        for step, batch in enumerate(batches):
+            if dropouts:
+                self.dropout = dropouts[step]
             optimizer.zero_grad()
             loss = self.loss(batch)
             loss.backward()
@@ -94,7 +105,7 @@ class Model:
 
 
 class Gpt2(Model):
-    first_norm, second_norm = "ln_1", "ln_2"
+    first_norm, second_norm, layers = "ln_1", "ln_2", "transformer.h"
 
     def norm(self, x, name):
         return functional.layer_norm(x, x.shape[-1:], self.take(name + ".weight"),
@@ -103,10 +114,10 @@ class Gpt2(Model):
     def conv1d(self, x, name):
         return x @ self.take(name + ".weight") + self.take(name + ".bias")
 
-    def attend(self, x, layer):
+    def attend(self, x, layer, drop):
         query, key, value = self.conv1d(x, layer + "attn.c_attn").chunk(3, -1)
         heads = [heads_of(part, self.config["n_head"]) for part in (query, key, value)]
-        return self.conv1d(attention(*heads, self.window), layer + "attn.c_proj")
+        return self.conv1d(attention(*heads, self.window, drop), layer + "attn.c_proj")
 
     def mlp(self, x, layer):
         inner = functional.gelu(self.conv1d(x, layer + "mlp.c_fc"), approximate="tanh")
@@ -115,15 +126,16 @@ class Gpt2(Model):
     def logits(self, tokens):
         words = self.take("transformer.wte.weight")
         positions = self.take("transformer.wpe.weight")[:tokens.shape[1]]
-        x = functional.embedding(tokens, words) + positions
+        x = self.dropout.hidden(functional.embedding(tokens, words) + positions, dropout.EMBEDDING)
         for i in range(self.config["n_layer"]):
-            x = self.block(x, f"transformer.h.{i}.")
+            x = self.block(x, i)
         head = self.tensors.get("lm_head.weight", words)
         return functional.linear(self.norm(x, "transformer.ln_f"), head)
 
 
 class Llama(Model):
     first_norm, second_norm = "input_layernorm", "post_attention_layernorm"
+    layers = "model.layers"
 
     def norm(self, x, name):
         scale = torch.rsqrt((x * x).mean(-1, keepdim=True) + EPSILON)
@@ -140,12 +152,13 @@ class Llama(Model):
         first, second = heads.split(half, -1)
         return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
-    def attend(self, x, layer):
+    def attend(self, x, layer, drop):
         count, shared = (self.config["num_attention_heads"], self.config["num_key_value_heads"])
         query = self.rotated(heads_of(self.linear(x, layer + "self_attn.q_proj"), count))
         key = self.rotated(heads_of(self.linear(x, layer + "self_attn.k_proj"), shared))
         value = heads_of(self.linear(x, layer + "self_attn.v_proj"), shared)
-        return self.linear(attention(query, key, value, self.window), layer + "self_attn.o_proj")
+        attended = attention(query, key, value, self.window, drop)
+        return self.linear(attended, layer + "self_attn.o_proj")
 
     def mlp(self, x, layer):
         gate = functional.silu(self.linear(x, layer + "mlp.gate_proj"))
@@ -153,8 +166,8 @@ class Llama(Model):
 
     def logits(self, tokens):
         words = self.take("model.embed_tokens.weight")
-        x = functional.embedding(tokens, words)
+        x = self.dropout.hidden(functional.embedding(tokens, words), dropout.EMBEDDING)
         for i in range(self.config["num_hidden_layers"]):
-            x = self.block(x, f"model.layers.{i}.")
+            x = self.block(x, i)
         head = self.tensors.get("lm_head.weight", words)
         return functional.linear(self.norm(x, "model.norm"), head)

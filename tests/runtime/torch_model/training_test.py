@@ -18,6 +18,7 @@ import samples
 try:
     import torch
 
+    import dropout
     import model
 except ImportError as missing:
     print(f"skipped: {sys.executable} has no torch: {missing} (Debian: python3-torch)")
@@ -53,14 +54,14 @@ class Training(unittest.TestCase):
         done = subprocess.run(line, capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
 
-    def run_foresail(self, shape, *more, steps, rate, layout=None):
+    def run_foresail(self, shape, *more, steps, rate, stack=None):
         question = {
             "foresail": 1, "model": shape, "cluster": {"name": "host", "gpus": 1},
-            "layout": {"microbatch_size": 2, **(layout or {})},
+            "layout": {"microbatch_size": 2},
             "training": {"global_batch_size": BATCH, "sequence_length": LENGTH, "steps": steps,
                          "precision": "fp32", "optimizer": "adamw", "weight_decay": DECAY,
                          "learning_rate": rate, "clip": CLIP, "data": "corpus"},
-            "stack": {"flash_attention": False}, "seed": SEED}
+            "stack": stack or {"flash_attention": False}, "seed": SEED}
         scenario = self.folder / "scenario.yaml"
         scenario.write_text(json.dumps(question), encoding="utf-8")
         self.command("plan", scenario, "-o", self.folder / "plan.yaml")
@@ -75,12 +76,12 @@ class Training(unittest.TestCase):
         return (json.loads((folder / "config.json").read_text(encoding="utf-8")),
                 model.read_safetensors(folder / "model.safetensors"))
 
-    def assert_trains_alike(self, truth, run):
+    def assert_trains_alike(self, truth, run, dropouts=None):
         draw = samples.Samples(documents(), LENGTH, SEED)
         self.assertLess(draw.per_epoch, STEPS * BATCH)
         batches = [torch.tensor([draw[step * BATCH + i] for i in range(BATCH)])
                    for step in range(STEPS)]
-        losses, norms = truth.train(batches, rate=RATE, decay=DECAY, clip=CLIP)
+        losses, norms = truth.train(batches, rate=RATE, decay=DECAY, clip=CLIP, dropouts=dropouts)
         apart = {}
         for name, ours, theirs in (("loss", run["losses"], losses),
                                    ("norm", run["grad_norms"], norms)):
@@ -106,6 +107,26 @@ class Training(unittest.TestCase):
         config, tensors = self.weights(shape, steps=1, rate=0)
         run = self.run_foresail({**shape, **changes}, steps=STEPS, rate=RATE)
         self.assert_trains_alike(kind(config, tensors, **options), run)
+
+    def check_dropout(self, kind, shape, stack=None, **options):
+        """From first weights, which do not depend on dropout; masks from the documentation."""
+        config, tensors = self.weights(shape, steps=1, rate=0)
+        changes = {"dropout": True, **({"block": "parallel"} if options else {})}
+        run = self.run_foresail({**shape, **changes}, steps=STEPS, rate=RATE, stack=stack)
+        dropouts = [dropout.Dropout(SEED, step) for step in range(STEPS)]
+        self.assert_trains_alike(kind(config, tensors, **options), run, dropouts)
+
+    def test_gpt2_with_dropout(self):
+        self.check_dropout(model.Gpt2, GPT2)
+
+    def test_gpt2_with_dropout_in_parallel_blocks(self):
+        self.check_dropout(model.Gpt2, GPT2, parallel=True)
+
+    def test_llama_with_dropout_in_fused_attention(self):
+        self.check_dropout(model.Llama, LLAMA, {"flash_attention": True})
+
+    def test_llama_with_dropout_kernel_by_kernel(self):
+        self.check_dropout(model.Llama, LLAMA, {"flash_attention": False, "fused_kernels": False})
 
     def test_gpt2(self):
         self.check_own_weights(model.Gpt2, {**GPT2, "tied_embeddings": True})
