@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "foresail/base/error.h"
 #include "foresail/base/yaml.h"
@@ -97,6 +98,18 @@ std::int64_t vocabulary(ForeignKeys& keys, const std::string& key, const ImportO
   if (options.vocab > 0) return options.vocab;
   if (said) return *said;
   keys.fail(key, "the file names no vocabulary size; give --vocab");
+}
+
+void set_dropout(JobParts& parts, std::optional<double> hidden, std::optional<double> attention) {
+  constexpr double kRate = 0.1;  // of a run, and Megatron-LM's default
+  const double of_hidden = hidden.value_or(kRate), of_attention = attention.value_or(kRate);
+  const bool has_dropout = of_hidden > 0 || of_attention > 0;
+  parts.model["dropout"] = has_dropout;
+  const auto is_other = [](double rate) { return std::abs(rate - kRate) > 1e-9; };
+  if (!has_dropout || !(is_other(of_hidden) || is_other(of_attention))) return;
+  parts.notes.push_back(
+      fmt::format("dropout is {} of hidden states and {} of attention; a run drops {} of both",
+                  of_hidden, of_attention, kRate));
 }
 
 Document full_recomputation(ForeignKeys& keys, const std::string& method_key,

@@ -23,6 +23,9 @@ JobParts read_nemo(ForeignKeys& keys, const ImportOptions& options);
 
 /// The vocabulary of --vocab, or of `key`; else a complaint that says how to give it.
 std::int64_t vocabulary(ForeignKeys& keys, const std::string& key, const ImportOptions& options);
+/// `model.dropout` of the rates of hidden states and attention; and a note where a run, which drops
+/// 0.1 at every site, has others (docs/reference/dropout.md).
+void set_dropout(JobParts& parts, std::optional<double> hidden, std::optional<double> attention);
 /// `layers` kept per checkpoint ("uniform") or recomputed per chunk ("block") as our `recompute`.
 Document full_recomputation(ForeignKeys& keys, const std::string& method_key,
                             const std::string& layers_key);

@@ -103,9 +103,8 @@ void read_model(ForeignKeys& keys, const ImportOptions& options, JobParts& parts
   model["vocab"] = vocabulary(keys, "vocab-size", options);
   model["tied_embeddings"] = !keys.flag("untie-embeddings-and-output-weights");
   model["biases"] = !keys.flag("disable-bias-linear");
-  const double dropout = keys.number("hidden-dropout").value_or(0.1);
-  const double attention = keys.number("attention-dropout").value_or(0.1);
-  model["dropout"] = dropout > 0 || attention > 0;
+  const auto hidden_dropout = keys.number("hidden-dropout");
+  set_dropout(parts, hidden_dropout, keys.number("attention-dropout"));
   read_experts(keys, parts);
 }
 

@@ -41,8 +41,8 @@ void read_model(ForeignKeys& keys, const ImportOptions& options, JobParts& parts
   model["vocab"] = vocabulary(keys, "model.override_vocab_size", options);
   model["tied_embeddings"] = keys.flag("model.share_embeddings_and_output_weights", true);
   model["biases"] = keys.flag("model.bias", true);
-  model["dropout"] = keys.number("model.hidden_dropout").value_or(0.1) > 0 ||
-                     keys.number("model.attention_dropout").value_or(0.1) > 0;
+  const auto hidden_dropout = keys.number("model.hidden_dropout");
+  set_dropout(parts, hidden_dropout, keys.number("model.attention_dropout"));
   if (const auto experts = keys.integer("model.num_moe_experts")) {
     model["experts"] = {{"count", *experts},
                         {"per_token", keys.integer("model.moe_router_topk").value_or(2)}};

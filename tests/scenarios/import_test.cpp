@@ -225,6 +225,20 @@ TEST(ImportMegatron, PlainWordsAreEnough) {
   EXPECT_EQ(plan.training.global_batch_size, 4);  // one microbatch each
 }
 
+TEST(ImportMegatron, RatesOfDropoutThatARunDoesNotHaveAreNoted) {
+  const auto imported = [](const std::string& options) {
+    return import_job(write(".sh", kSmall + options), on("dgx_h100", 8));
+  };
+  const auto is_of_dropout = HasSubstr("dropout is");
+  EXPECT_THAT(imported("--hidden-dropout 0.1").notes, Not(Contains(is_of_dropout)));
+  EXPECT_THAT(imported("--hidden-dropout 0 --attention-dropout 0").notes,
+              Not(Contains(is_of_dropout)));
+  const ImportedJob other = imported("--hidden-dropout 0.05 --attention-dropout 0");
+  EXPECT_TRUE(plan_of(other).model.dropout);
+  EXPECT_THAT(other.notes, Contains("dropout is 0.05 of hidden states and 0 of attention; a run "
+                                    "drops 0.1 of both"));
+}
+
 TEST(ImportMegatron, ComplaintsNameLineAndOption) {
   const std::string model =
       "--num-layers 2 --hidden-size 256\n--num-attention-heads four\n--seq-length 128\n";
