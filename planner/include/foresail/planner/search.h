@@ -53,7 +53,7 @@ struct SearchSpace {
   std::vector<ScheduleKind> schedule;
   std::vector<int> overlap_tp, overlap_pp;  ///< 0 or 1
   std::vector<DataMessages> overlap_dp;     ///< all: both and neither
-  std::vector<DataMessages> overlap_aligned = {false};
+  std::vector<DataMessages> overlap_aligned = {false};  ///< all: every value
   std::vector<std::array<program::Axis, program::kAxisCount>> rank_order = {Layout{}.rank_order};
   std::vector<DeviceOrder> placement;  ///< all: packed
 };
