@@ -262,13 +262,11 @@ TEST(ImportMegatron, ComplaintsNameLineAndOption) {
 
 TEST(ImportNemo, FlagsAndNumbersAreNoLists) {
   const auto refused = [](const std::string& optim) {
-    return refusal(".yaml",
-                   "trainer: {devices: 8, num_nodes: 2}\n"
-                   "model: {num_layers: 8, hidden_size: 64, num_attention_heads: 4, "
-                   "override_vocab_size: 512, encoder_seq_length: 64, max_position_embeddings: 64, micro_batch_size: 1, "
-                   "optim: {" +
-                       optim + "}}\n",
-                   on("dgx_h100", 16));
+    const std::string text =
+        "trainer: {devices: 8, num_nodes: 2}\n"
+        "model: {num_layers: 8, hidden_size: 64, num_attention_heads: 4, override_vocab_size: 512, "
+        "encoder_seq_length: 64, max_position_embeddings: 64, micro_batch_size: 1, optim: {";
+    return refusal(".yaml", text + optim + "}}\n", on("dgx_h100", 16));
   };
   const std::string core = "name: mcore_distributed_optim, ";
   EXPECT_THAT(refused(core + "overlap_grad_sync: [true]"),
