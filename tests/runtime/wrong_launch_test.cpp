@@ -31,13 +31,14 @@ TEST_F(WrongLaunch, RanksOfAnotherNumberThanThePlansEndByThemselves) {
 }
 
 TEST_F(WrongLaunch, WhatTheRuntimeCannotDoIsRefusedByFileAndKeyBeforeAnythingStarts) {
-  const std::string plan = save(2, [](planner::Plan& made) { made.model.dropout = true; });
+  const std::string plan =
+      save(2, [](planner::Plan& made) { made.stack.early_stop_recompute = true; });
   const Outcome outcome = run_command(std::string(FORESAIL_WORKER) + " launch " + plan +
                                       " --launch 2 -o " + (folder_ / "out").string());
   EXPECT_EQ(outcome.status, 2);
   EXPECT_EQ(outcome.text, "foresail-worker: " + plan +
-                              ": model.dropout: true cannot be executed by this version, only "
-                              "false\n");
+                              ": stack.early_stop_recompute: true cannot be executed by this "
+                              "version, only false\n");
 }
 
 TEST_F(WrongLaunch, AScenarioInPlaceOfAPlanIsToldSo) {
