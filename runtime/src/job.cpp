@@ -60,6 +60,7 @@ void check_layout(const Job& job) {
 
 void check_stack(const models::Stack& stack) {
   demand_switch(stack.fused_kernels, true, "stack.fused_kernels");
+  demand_switch(stack.padded_heads, false, "stack.padded_heads");
   demand_switch(stack.early_stop_recompute, false, "stack.early_stop_recompute");
   demand(stack.fused_softmax_multiple == 1 || stack.flash_attention ? Support::Yes : Support::No,
          "stack.fused_softmax_multiple", std::to_string(stack.fused_softmax_multiple), "1");
