@@ -75,14 +75,13 @@ Document to_document(DataMessages messages) {
 }
 
 DataMessages read_data_messages(const Yaml& node) {
-  const bool is_text = node.is_scalar() && !node.is_null();
-  for (const DataMessages named : {DataMessages(true, false), DataMessages(false, true)}) {
-    if (is_text && node.as_string() == to_text(named)) return named;
+  if (!node.is_scalar()) node.fail("expected true, false, gradients or parameters, got no scalar");
+  const std::string text = node.as_string();
+  for (const DataMessages each : {DataMessages(true), DataMessages(false),
+                                  DataMessages(true, false), DataMessages(false, true)}) {
+    if (text == to_text(each)) return each;
   }
-  if (is_text && node.as_string() != "true" && node.as_string() != "false") {
-    node.fail('"' + node.as_string() + "\" is not one of true, false, gradients, parameters");
-  }
-  return node.as_bool();
+  node.fail('"' + text + "\" is not one of true, false, gradients, parameters");
 }
 
 program::RankGrid Layout::grid() const {

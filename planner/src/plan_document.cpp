@@ -245,9 +245,9 @@ Plan load_plan(const std::filesystem::path& path) {
   const std::string stated = root.at("digest").as_string();
   const std::string actual = plan.digest();
   if (stated != actual) {
-    throw Error(ErrorCode::InvalidInput, root.file() + ": digest " + stated +
-                                             " does not match the contents (" + actual +
-                                             "): the plan was edited");
+    throw Error(ErrorCode::InvalidInput,
+                root.file() + ": digest " + stated + " does not match the contents (" + actual +
+                    "): the plan was edited, or another version of Foresail made it");
   }
   if (!broken.empty()) root.at("layout").fail(broken.front().message);
   const auto misplaced = check_placement(plan.placement, ranks, devices);

@@ -77,7 +77,7 @@ SearchSpace completed(const SearchProblem& problem) {
   fill(space.overlap_tp, {1, 0});
   fill(space.overlap_pp, {1, 0});
   fill(space.overlap_dp, {true, false});
-  fill(space.overlap_aligned, {false, true});
+  fill(space.overlap_aligned, {false, {true, false}, {false, true}, true});
   if (space.rank_order.empty()) space.rank_order = {Layout{}.rank_order};
   if (space.placement.empty()) {
     DeviceOrder packed;

@@ -9,6 +9,7 @@
 #include "foresail/planner/memory_bound.h"
 #include "foresail/planner/search.h"
 #include "layout_laws.h"
+#include "schedule_laws.h"
 #include "search_bound.h"
 #include "search_enumerate.h"
 
@@ -50,6 +51,9 @@ void vary(const std::vector<T>& choices, const Layout& layout, const Set& set,
   for (const T& choice : choices) {
     Layout varied = layout;
     set(varied, choice);
+    // What can't be aligned any more is not, or the law would be the only answer.
+    const bool is_kept = varied.overlap.aligned == layout.overlap.aligned;
+    if (is_kept && !check_alignment(varied).empty()) varied.overlap.aligned = false;
     const bool is_known = varied == layout || std::ranges::find(out, varied) != out.end();
     if (!is_known) out.push_back(varied);
   }

@@ -92,6 +92,20 @@ void settle(const std::string& file, const ImportOptions& options, JobParts& par
 
 }  // namespace
 
+void put_data_overlap(JobParts& parts, planner::DataMessages hidden,
+                      planner::DataMessages aligned) {
+  Document& overlap = parts.layout["overlap"];
+  overlap["dp"] = planner::to_document(hidden);
+  const planner::DataMessages both(hidden.gradients && aligned.gradients,
+                                   hidden.parameters && aligned.parameters);
+  const bool is_interleaved = parts.layout["v"].get<std::int64_t>() > 1;
+  if (!both.any() || !is_interleaved || parts.layout["zero_stage"] == 3) return;
+  overlap["aligned"] = planner::to_document(both);
+  parts.notes.push_back(
+      fmt::format("stages start together what they send for data parallelism: overlap.aligned {}",
+                  planner::to_text(both)));
+}
+
 std::int64_t vocabulary(ForeignKeys& keys, const std::string& key, const ImportOptions& options) {
   const auto said = keys.integer(key);
   if (options.vocab > 0) return options.vocab;

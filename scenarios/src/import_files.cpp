@@ -36,7 +36,7 @@ void flatten(const toml::value& value, const std::string& path, ForeignKeys& key
   } else {
     text = scalar_text(value);
   }
-  keys.add(path, text, static_cast<int>(value.location().line()));
+  keys.add(path, text, static_cast<int>(value.location().line()), value.is_array());
 }
 
 // The first line of the library's message, with the place it names.
@@ -100,7 +100,7 @@ void flatten(const Yaml& root, const Yaml& node, ForeignKeys& keys) {
   } else if (!node.is_null()) {
     text = resolved(root, node);
   }
-  keys.add(node.key(), text, node.line());
+  keys.add(node.key(), text, node.line(), node.is_sequence());
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 /// The three readers of import.h: flat keys to our schema.
 #pragma once
 
+#include "foresail/planner/layout.h"
 #include "foresail/scenarios/import.h"
 #include "import_keys.h"
 
@@ -20,6 +21,10 @@ struct JobParts {
 JobParts read_megatron(ForeignKeys& keys, const ImportOptions& options);
 JobParts read_torchtitan(ForeignKeys& keys);
 JobParts read_nemo(ForeignKeys& keys, const ImportOptions& options);
+
+/// Which messages of data parallelism overlap, and which of these an interleaved pipeline aligns;
+/// nothing where every pass has its own (ZeRO-3).
+void put_data_overlap(JobParts& parts, planner::DataMessages hidden, planner::DataMessages aligned);
 
 /// The vocabulary of --vocab, or of `key`; else a complaint that says how to give it.
 std::int64_t vocabulary(ForeignKeys& keys, const std::string& key, const ImportOptions& options);

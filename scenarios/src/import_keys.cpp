@@ -38,8 +38,17 @@ std::optional<T> parsed(std::string_view text) {
 
 }  // namespace
 
-void ForeignKeys::add(const std::string& key, const std::string& text, int line) {
-  values_[key] = {text, line, false};
+void ForeignKeys::add(const std::string& key, const std::string& text, int line, bool is_list) {
+  values_[key] = {text, line, is_list, false};
+}
+
+std::optional<std::string> ForeignKeys::scalar(const std::string& key,
+                                               const std::string& expected) {
+  const auto found = values_.find(key);
+  if (found != values_.end() && found->second.is_list) {
+    fail(key, "expected " + expected + ", got a list");
+  }
+  return text(key);
 }
 
 std::optional<std::string> ForeignKeys::text(const std::string& key) {
@@ -53,7 +62,7 @@ std::optional<std::string> ForeignKeys::text(const std::string& key) {
 
 std::optional<std::int64_t> ForeignKeys::integer(const std::string& key, std::int64_t low,
                                                  std::int64_t high) {
-  const auto value = text(key);
+  const auto value = scalar(key, "an integer");
   if (!value) return std::nullopt;
   const auto number = parsed<std::int64_t>(*value);
   if (!number) fail(key, "expected an integer, got " + quoted(*value));
@@ -64,7 +73,7 @@ std::optional<std::int64_t> ForeignKeys::integer(const std::string& key, std::in
 }
 
 std::optional<double> ForeignKeys::number(const std::string& key) {
-  const auto value = text(key);
+  const auto value = scalar(key, "a number");
   if (!value) return std::nullopt;
   const auto number = parsed<double>(*value);
   if (!number || !std::isfinite(*number)) {
@@ -74,7 +83,7 @@ std::optional<double> ForeignKeys::number(const std::string& key) {
 }
 
 bool ForeignKeys::flag(const std::string& key, bool otherwise) {
-  const auto value = text(key);
+  const auto value = scalar(key, "true or false");
   if (!value) return otherwise;
   const std::string plain = lower(*value);
   if (plain == "true" || plain == "1") return true;

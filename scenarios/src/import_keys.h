@@ -19,8 +19,9 @@ class ForeignKeys {
  public:
   explicit ForeignKeys(std::string file) : file_(std::move(file)) {}
 
-  /// A later value of a key replaces an earlier one, as on a command line.
-  void add(const std::string& key, const std::string& text, int line);
+  /// A later value of a key replaces an earlier one, as on a command line. The items of a list are
+  /// text with blanks between; no number or flag is read from one.
+  void add(const std::string& key, const std::string& text, int line, bool is_list = false);
 
   bool has(const std::string& key) const { return values_.contains(key); }
   // Each takes the key, and fails with file, line and key on a wrong value.
@@ -38,9 +39,13 @@ class ForeignKeys {
   const std::string& file() const { return file_; }
 
  private:
+  /// The text of what must be no list.
+  std::optional<std::string> scalar(const std::string& key, const std::string& expected);
+
   struct Value {
     std::string text;
     int line = 0;
+    bool is_list = false;
     bool is_taken = false;
   };
   std::string file_;

@@ -9,7 +9,6 @@
 #include <string_view>
 
 #include "foresail/base/error.h"
-#include "foresail/planner/layout.h"
 #include "import_formats.h"
 #include "import_stages.h"
 
@@ -211,6 +210,37 @@ Document selective_recomputation(ForeignKeys& keys) {
   return modules;
 }
 
+/// Reductions of an interleaved pipeline are aligned unless told otherwise; gathers too, in
+/// releases from 2025 on, older ones align them if told to. Until 2024 both were called delayed.
+planner::DataMessages aligned_messages(ForeignKeys& keys) {
+  planner::DataMessages aligned(true);
+  for (const char* key : {"no-align-grad-reduce", "no-delay-grad-reduce"}) {
+    aligned.gradients = !keys.flag(key) && aligned.gradients;
+  }
+  for (const char* key : {"align-param-gather", "delay-param-gather"}) {
+    aligned.parameters = keys.flag(key, true) && aligned.parameters;
+  }
+  aligned.parameters = !keys.flag("no-align-param-gather") && aligned.parameters;
+  return aligned;
+}
+
+void read_overlap(ForeignKeys& keys, JobParts& parts) {
+  Document& layout = parts.layout;
+  const bool is_interleaved = layout["v"].get<std::int64_t>() > 1;
+  layout["overlap"] = {{"tp", keys.flag("tp-comm-overlap")},
+                       {"pp", is_interleaved && !keys.flag("no-overlap-p2p-communication")}};
+  const planner::DataMessages asked(keys.flag("overlap-grad-reduce"),
+                                    keys.flag("overlap-param-gather"));
+  const bool is_sharded = layout["zero_stage"] != 0;
+  if (asked.parameters && (!asked.gradients || !is_sharded)) {
+    parts.notes.push_back(
+        "Megatron-LM refuses --overlap-param-gather without --overlap-grad-reduce and "
+        "--use-distributed-optimizer");
+  }
+  put_data_overlap(parts, {asked.gradients, asked.parameters && is_sharded},
+                   aligned_messages(keys));
+}
+
 void read_layout(ForeignKeys& keys, JobParts& parts) {
   Document& layout = parts.layout;
   const std::int64_t tp = keys.integer("tensor-model-parallel-size").value_or(1);
@@ -250,22 +280,7 @@ void read_layout(ForeignKeys& keys, JobParts& parts) {
     layout["recompute"] = selective_recomputation(keys);
   }
   if (keys.flag("use-tp-pp-dp-mapping")) layout["rank_order"] = "tp-cp-ep-pp-dp";
-  const bool is_interleaved = layout["v"].get<std::int64_t>() > 1;
-  const bool hides_gradients = keys.flag("overlap-grad-reduce");
-  const bool hides_parameters = keys.flag("overlap-param-gather") && layout["zero_stage"] != 0;
-  layout["overlap"] = {{"tp", keys.flag("tp-comm-overlap")},
-                       {"pp", is_interleaved && !keys.flag("no-overlap-p2p-communication")}};
-  const planner::DataMessages hidden(hides_gradients, hides_parameters);
-  layout["overlap"]["dp"] = planner::to_document(hidden);
-  // Aligned unless said otherwise; older releases align gathers only if told to.
-  const bool aligns_gradients = !keys.flag("no-align-grad-reduce");
-  const bool aligns_parameters =
-      keys.flag("align-param-gather") || !keys.flag("no-align-param-gather");
-  const planner::DataMessages aligned(hidden.gradients && aligns_gradients,
-                                      hidden.parameters && aligns_parameters);
-  if (is_interleaved && zero < 3 && aligned.any()) {
-    layout["overlap"]["aligned"] = planner::to_document(aligned);
-  }
+  read_overlap(keys, parts);
 }
 
 void read_training(ForeignKeys& keys, JobParts& parts) {

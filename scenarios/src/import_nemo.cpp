@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "foresail/planner/layout.h"
 #include "import_formats.h"
 
 namespace foresail::scenarios {
@@ -64,10 +63,11 @@ void read_layout(ForeignKeys& keys, JobParts& parts) {
   layout["microbatch_size"] = keys.integer("model.micro_batch_size").value_or(1);
   layout["sequence_parallel"] = tp > 1 && keys.flag("model.sequence_parallel");
   const std::string optimizer = keys.text("model.optim.name").value_or("fused_adam");
-  if (optimizer.find("adam") == std::string::npos) {
+  const bool is_core = optimizer == "mcore_distributed_optim";  // Megatron-Core's, of Adam
+  if (!is_core && optimizer.find("adam") == std::string::npos) {
     keys.fail("model.optim.name", fmt::format("\"{}\" is not an Adam", optimizer));
   }
-  layout["zero_stage"] = optimizer.starts_with("distributed") ? 1 : 0;
+  layout["zero_stage"] = is_core || optimizer.starts_with("distributed") ? 1 : 0;
   const std::string granularity =
       keys.text("model.activations_checkpoint_granularity").value_or("none");
   if (granularity == "full") {
@@ -78,12 +78,15 @@ void read_layout(ForeignKeys& keys, JobParts& parts) {
   }
   layout["overlap"] = {{"tp", tp > 1 && keys.flag("model.ub_tp_comm_overlap")},
                        {"pp", v > 1 && keys.flag("model.overlap_p2p_comm")}};
-  const bool hides_parameters =
-      keys.flag("model.optim.overlap_param_sync") && layout["zero_stage"] != 0;
-  const planner::DataMessages hidden(keys.flag("model.optim.overlap_grad_sync"), hides_parameters);
-  layout["overlap"]["dp"] = planner::to_document(hidden);
+  const planner::DataMessages asked(keys.flag("model.optim.overlap_grad_sync"),
+                                    keys.flag("model.optim.overlap_param_sync"));
+  const bool is_sharded = layout["zero_stage"] != 0;
+  if (asked.parameters && (!asked.gradients || !is_sharded)) {
+    parts.notes.push_back(
+        "NeMo refuses overlap_param_sync without overlap_grad_sync and a distributed optimizer");
+  }
   // NeMo hands both to Megatron-Core's interleaved schedule, which starts them on all stages.
-  if (v > 1 && hidden.any()) layout["overlap"]["aligned"] = planner::to_document(hidden);
+  put_data_overlap(parts, {asked.gradients, asked.parameters && is_sharded}, true);
 }
 
 void read_training(ForeignKeys& keys, JobParts& parts) {

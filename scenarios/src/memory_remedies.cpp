@@ -45,6 +45,11 @@ class Changes {
     changes_.push_back(std::move(change));
   }
 
+  /// What must change with that, too.
+  std::string unaligned() const {
+    return layout_.overlap.aligned.any() ? ", overlap.aligned: false" : "";
+  }
+
   void add_switches() {
     if (layout_.tp > 1 && !layout_.sequence_parallel) {
       add("sequence_parallel: true", [](Layout& layout) { layout.sequence_parallel = true; });
@@ -55,17 +60,18 @@ class Changes {
           [&](Layout& layout) { layout.recompute = recompute; });
     }
     for (int zero = layout_.zero_stage + 1; zero <= 3; ++zero) {
-      add(fmt::format("zero_stage: {}", zero), [&](Layout& layout) {
-        layout.zero_stage = zero;
-        if (zero == 3) layout.overlap.aligned = false;
-      });
+      add(fmt::format("zero_stage: {}", zero) + (zero == 3 ? unaligned() : ""),
+          [&](Layout& layout) {
+            layout.zero_stage = zero;
+            if (zero == 3) layout.overlap.aligned = false;
+          });
     }
     if (layout_.schedule == ScheduleKind::Gpipe && layout_.pp > 1) {
       add("schedule: 1f1b",
           [](Layout& layout) { layout.schedule = ScheduleKind::OneForwardOneBackward; });
     }
     if (layout_.schedule == ScheduleKind::Interleaved && layout_.v > 1) {
-      add("schedule: 1f1b, v: 1", [](Layout& layout) {
+      add("schedule: 1f1b, v: 1" + unaligned(), [](Layout& layout) {
         layout.schedule = ScheduleKind::OneForwardOneBackward;
         layout.overlap.aligned = false;
         layout.v = 1;
@@ -73,7 +79,7 @@ class Changes {
       });
     }
     if (layout_.overlap.dp.any()) {
-      add("overlap.dp: false", [](Layout& layout) {
+      add("overlap.dp: false" + unaligned(), [](Layout& layout) {
         layout.overlap.dp = false;
         layout.overlap.aligned = false;
       });

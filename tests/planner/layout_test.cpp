@@ -93,7 +93,8 @@ TEST(Layout, BadInputNamesFileLineAndKey) {
       {"overlap: {mp: true}", "layout.yaml:1: overlap"},
       {"overlap: {dp: some}",
        "layout.yaml:1: overlap.dp: \"some\" is not one of true, false, gradients, parameters"},
-      {"overlap: {aligned: [true]}", "layout.yaml:1: overlap.aligned: expected true or false"}};
+      {"overlap: {aligned: [true]}",
+       "layout.yaml:1: overlap.aligned: expected true, false, gradients or parameters"}};
   for (const auto& [text, part] : cases) {
     EXPECT_THAT(error_of(text), testing::HasSubstr(part)) << text;
   }

@@ -131,7 +131,7 @@ Layout megascale_layout() {
     layout.schedule = ScheduleKind::Interleaved;
     layout.sequence_parallel = true;
     layout.zero_stage = 2;
-    layout.overlap = {.tp = true, .pp = true, .dp = true};
+    layout.overlap = {.tp = true, .pp = true, .dp = true, .aligned = {true, false}};
   });
 }
 

@@ -126,6 +126,17 @@ TEST(ImportMegatron, ReadsWhatOfDataParallelismOverlapsAndIsAligned) {
   EXPECT_EQ(overlap_of(both).dp, true);
   EXPECT_EQ(overlap_of(both).aligned, true);
   EXPECT_EQ(overlap_of(both + "--no-align-param-gather").aligned, gradients);
+  EXPECT_EQ(overlap_of(both + "--align-param-gather=false").aligned, gradients);
+  EXPECT_EQ(overlap_of(both + "--align-param-gather --no-align-param-gather").aligned, gradients);
+  // The names until 2024.
+  EXPECT_EQ(overlap_of(both + "--delay-param-gather").aligned, true);
+  EXPECT_EQ(overlap_of("--overlap-grad-reduce --no-delay-grad-reduce").aligned, false);
+}
+
+TEST(ImportMegatron, SaysWhatMegatronWouldRefuse) {
+  const std::string text = std::string(kInterleaved) + "--overlap-param-gather";
+  const ImportedJob job = import_job(write(".sh", text), on("dgx_h100", 16));
+  EXPECT_THAT(job.notes, Contains(HasSubstr("refuses --overlap-param-gather without")));
 }
 
 TEST(ImportMegatron, ScriptBecomesTheJobItStarts) {
@@ -247,6 +258,21 @@ TEST(ImportMegatron, ComplaintsNameLineAndOption) {
   options.gpus = 6;
   EXPECT_THAT(refusal(".sh", rest + "--tensor-model-parallel-size 4\n", options),
               HasSubstr("6 GPUs % (tp 4 * cp 1 * pp 1) = 2, must be 0"));
+}
+
+TEST(ImportNemo, FlagsAndNumbersAreNoLists) {
+  const auto refused = [](const std::string& optim) {
+    const std::string text =
+        "trainer: {devices: 8, num_nodes: 2}\n"
+        "model: {num_layers: 8, hidden_size: 64, num_attention_heads: 4, override_vocab_size: 512, "
+        "encoder_seq_length: 64, max_position_embeddings: 64, micro_batch_size: 1, optim: {";
+    return refusal(".yaml", text + optim + "}}\n", on("dgx_h100", 16));
+  };
+  const std::string core = "name: mcore_distributed_optim, ";
+  EXPECT_THAT(refused(core + "overlap_grad_sync: [true]"),
+              HasSubstr("model.optim.overlap_grad_sync: expected true or false, got a list"));
+  EXPECT_THAT(refused(core + "overlap_grad_sync: []"), HasSubstr("got a list"));
+  EXPECT_THAT(refused(core + "lr: [1]"), HasSubstr("expected a number, got a list"));
 }
 
 TEST(ImportTorchTitan, JobBecomesShardedDataParallelism) {

@@ -51,9 +51,9 @@ struct SearchSpace {
   std::vector<double> optimizer_offload = {0};  ///< all: 0 and 1
   std::vector<Recomputation> recompute;         ///< all: the three plain ones
   std::vector<ScheduleKind> schedule;
-  std::vector<int> overlap_tp, overlap_pp;  ///< 0 or 1
-  std::vector<DataMessages> overlap_dp;     ///< all: both and neither
-  std::vector<DataMessages> overlap_aligned = {false};
+  std::vector<int> overlap_tp, overlap_pp;              ///< 0 or 1
+  std::vector<DataMessages> overlap_dp;                 ///< all: both and neither
+  std::vector<DataMessages> overlap_aligned = {false};  ///< all: every value
   std::vector<std::array<program::Axis, program::kAxisCount>> rank_order = {Layout{}.rank_order};
   std::vector<DeviceOrder> placement;  ///< all: packed
 };
