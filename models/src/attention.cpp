@@ -1,5 +1,7 @@
 #include "attention.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "shape.h"
@@ -39,11 +41,20 @@ Core core_of(const Share& share) {
   return core;
 }
 
+std::int64_t padded(std::int64_t head_size) {
+  constexpr std::uint64_t kSmallest = 32;
+  return static_cast<std::int64_t>(
+      std::bit_ceil(std::max(kSmallest, static_cast<std::uint64_t>(head_size))));
+}
+
 // 2 FLOPs for each attended pair and element of a query and of a value.
-Flops fused_flops(const Model& model, const Share& share, const Core& core) {
+Flops fused_flops(const Model& model, const Share& share, const Stack& stack, const Core& core) {
   const double pairs =
       static_cast<double>(attended_pairs(model, share.sequence)) * core.share_of_pairs;
-  const std::int64_t widths = (share.query_width + share.context_width) / core.parts;
+  std::int64_t widths = (share.query_width + share.context_width) / core.parts;
+  if (stack.padded_heads) {
+    widths = share.heads / core.parts * (padded(share.head_size) + padded(share.value_head_size));
+  }
   return Flops(2 * pairs * static_cast<double>(share.samples * widths));
 }
 
@@ -54,7 +65,7 @@ std::int64_t drawn_scores(const Model& model, const Share& share, const Core& co
   return std::llround(pairs * static_cast<double>(share.samples * share.heads / core.parts));
 }
 
-Kernel fused_kernel(const Model& model, const Share& share, const Core& core) {
+Kernel fused_kernel(const Model& model, const Share& share, const Stack& stack, const Core& core) {
   Kernel kernel;
   kernel.kind = KernelKind::Attention;
   kernel.dtype = share.dtype;
@@ -63,7 +74,7 @@ Kernel fused_kernel(const Model& model, const Share& share, const Core& core) {
   kernel.query_length = core.queries / core.zigzag_parts;
   kernel.key_length = core.keys / core.zigzag_parts;
   kernel.head_size = share.head_size;
-  kernel.flops = fused_flops(model, share, core);
+  kernel.flops = fused_flops(model, share, stack, core);
   if (model.dropout) kernel.draws = drawn_scores(model, share, core);
   return kernel;
 }
@@ -156,7 +167,7 @@ void core_forward(PassKernels& pass, const Model& model, const Stack& stack, con
     unfused_forward(pass, model, stack, core);
     return;
   }
-  Kernel kernel = fused_kernel(model, pass.share(), core);
+  Kernel kernel = fused_kernel(model, pass.share(), stack, core);
   kernel.name = "attention" + core.suffix;
   kernel.bytes = operand_bytes(pass.share(), core, 1);
   pass.compute(kernel);
@@ -168,7 +179,7 @@ void core_backward(PassKernels& pass, const Model& model, const Stack& stack, co
     unfused_backward(pass, model, stack, core);
     return;
   }
-  Kernel kernel = fused_kernel(model, pass.share(), core);
+  Kernel kernel = fused_kernel(model, pass.share(), stack, core);
   kernel.name = "attention.backward" + core.suffix;
   kernel.is_backward = true;
   kernel.flops = kBackwardFlops * kernel.flops;

@@ -14,10 +14,11 @@ bool flag(const Yaml& node, std::string_view key, bool otherwise) {
 
 Stack read_stack(const Yaml& node) {
   Stack stack;
-  node.allow_only({"flash_attention", "fused_kernels", "fused_cross_entropy",
+  node.allow_only({"flash_attention", "padded_heads", "fused_kernels", "fused_cross_entropy",
                    "async_tensor_parallel", "scatter_gather", "scatter_gather_gradients",
                    "early_stop_recompute", "fused_softmax_multiple", "host_per_kernel"});
   stack.flash_attention = flag(node, "flash_attention", stack.flash_attention);
+  stack.padded_heads = flag(node, "padded_heads", stack.padded_heads);
   stack.fused_kernels = flag(node, "fused_kernels", stack.fused_kernels);
   stack.fused_cross_entropy = flag(node, "fused_cross_entropy", stack.fused_cross_entropy);
   stack.async_tensor_parallel = flag(node, "async_tensor_parallel", stack.async_tensor_parallel);
@@ -37,6 +38,7 @@ Stack read_stack(const Yaml& node) {
 
 Document to_document(const Stack& stack) {
   return {{"flash_attention", stack.flash_attention},
+          {"padded_heads", stack.padded_heads},
           {"fused_kernels", stack.fused_kernels},
           {"fused_cross_entropy", stack.fused_cross_entropy},
           {"async_tensor_parallel", stack.async_tensor_parallel},

@@ -58,6 +58,7 @@ void check_layout(const Job& job) {
 }
 
 void check_stack(const models::Stack& stack) {
+  demand_switch(stack.padded_heads, false, "stack.padded_heads");
   demand_switch(stack.early_stop_recompute, false, "stack.early_stop_recompute");
   const bool has_fused_softmax = stack.fused_kernels && !stack.flash_attention;
   demand(stack.fused_softmax_multiple == 1 || !has_fused_softmax ? Support::Yes : Support::No,

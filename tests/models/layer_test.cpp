@@ -192,6 +192,27 @@ TEST(LayerWork, FusedAttentionCountsAttendedPairs) {
   EXPECT_EQ(backward.flops.count(), 2.5 * forward.flops.count());
 }
 
+// FlashAttention 1 runs heads of 96 as heads of 128, those of 16 as 32, and those of 64 as they
+// are. The tensors stay as they were.
+TEST(LayerWork, PaddedHeadsRunAsTheNextPowerOfTwo) {
+  for (const auto& [size, runs_as] : {std::pair{96, 128}, {16, 32}, {64, 64}, {128, 128}}) {
+    Model model = small();
+    model.head_size = size;
+    Split split = split_of();
+    const Work plain = layer_work(model, split);
+    split.stack.padded_heads = true;
+    const Work padded = layer_work(model, split);
+    for (const char* pass : {"attention", "attention.backward"}) {
+      const bool is_forward = std::string(pass) == "attention";
+      const Kernel& before = kernel(is_forward ? plain.forward : plain.backward, pass);
+      const Kernel& after = kernel(is_forward ? padded.forward : padded.backward, pass);
+      EXPECT_EQ(after.flops.count() * size, before.flops.count() * runs_as) << size;
+      EXPECT_EQ(after.bytes, before.bytes);
+      EXPECT_EQ(after.head_size, size);
+    }
+  }
+}
+
 // A window of 3 in 8: 1 + 2 + 6 * 3 = 21 pairs. Unfused attention still computes the square.
 TEST(LayerWork, WindowsShortenFusedAttentionOnly) {
   Model model = small();

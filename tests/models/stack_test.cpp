@@ -25,9 +25,9 @@ TEST(ReadStack, KeepsDefaultsOfAbsentKeys) {
 
 TEST(ReadStack, RoundTripsEverySwitch) {
   const Stack stack = read(
-      "{flash_attention: false, fused_kernels: false, async_tensor_parallel: false,"
-      " scatter_gather: false, early_stop_recompute: true, fused_softmax_multiple: 4,"
-      " host_per_kernel: 1234567 ps}");
+      "{flash_attention: false, padded_heads: true, fused_kernels: false,"
+      " async_tensor_parallel: false, scatter_gather: false, early_stop_recompute: true,"
+      " fused_softmax_multiple: 4, host_per_kernel: 1234567 ps}");
   EXPECT_EQ(stack.fused_softmax_multiple, 4);
   EXPECT_EQ(stack.host_per_kernel, Duration(1234567));
   EXPECT_EQ(read(to_yaml(to_document(stack))), stack);

@@ -152,6 +152,8 @@ TEST(Job, WhatCannotBeExecutedIsRefusedByKeyAndValue) {
             "training.precision: fp16 cannot be executed by this version, only fp32, bf16");
   EXPECT_EQ(refusal([](planner::Plan& plan) { plan.stack.fused_softmax_multiple = 4; }),
             "stack.fused_softmax_multiple: 4 cannot be executed by this version, only 1");
+  EXPECT_EQ(refusal([](planner::Plan& plan) { plan.stack.padded_heads = true; }),
+            "stack.padded_heads: true cannot be executed by this version, only false");
   EXPECT_EQ(refusal([](planner::Plan& plan) {
               plan.model.dropout = true;
               plan.stack.fused_kernels = false;

@@ -12,6 +12,10 @@ namespace foresail::models {
 struct Stack {
   /// Core attention as one kernel that never stores the score matrix and skips the causal half.
   bool flash_attention = true;
+  /// Fused attention works on heads as if their size were the next power of two: FlashAttention 1
+  /// has kernels for 32, 64 and 128 (csrc/flash_attn/src/fmha_fwd_hdim*.cu), FlashAttention 2 one
+  /// for every multiple of 32.
+  bool padded_heads = false;
   /// bias + GeLU, bias + dropout + add, and scale + mask + softmax as single kernels.
   bool fused_kernels = true;
   /// The fused softmax takes only multiples of so many (sample, head) pairs; others are cast to
