@@ -28,13 +28,10 @@ Layout layout_of(ContextParallel kind, const Degrees& degrees) {
   return layout;
 }
 
-constexpr auto kKinds = {ContextParallel::AllGather, ContextParallel::Ring,
-                         ContextParallel::AllToAll};
-
 /// Groups of up to 8 ranks, with every other axis.
 std::vector<Layout> layouts() {
   std::vector<Layout> all;
-  for (const ContextParallel kind : kKinds) {
+  for (const ContextParallel kind : kContextKinds) {
     for (const Degrees& degrees : {Degrees{.cp = 2}, Degrees{.cp = 4}, Degrees{.cp = 2, .tp = 2},
                                    Degrees{.cp = 2, .pp = 2}, Degrees{.cp = 2, .dp = 2}}) {
       all.push_back(layout_of(kind, degrees));
@@ -85,7 +82,7 @@ TEST(Context, AWindowNarrowerThanAPieceLeavesBlocksOfARingEmpty) {
     plan.layout.microbatch_size = 2;
   };
   const Curve truth = train({.layout = {}, .change = change}, kSteps);
-  for (const ContextParallel kind : kKinds) {
+  for (const ContextParallel kind : kContextKinds) {
     SCOPED_TRACE(to_string(kind));
     expect_equal(train({.layout = layout_of(kind, {.cp = 4}), .change = change}, kSteps), truth);
   }

@@ -16,20 +16,9 @@ using planner::ScheduleKind;
 using Change = std::function<void(Plan&)>;
 
 constexpr int kSteps = 2;
-constexpr auto kKinds = {ContextParallel::AllGather, ContextParallel::Ring,
-                         ContextParallel::AllToAll};
 
 Layout with(const std::function<void(Layout&)>& change) {
   return changed(Layout{}, change);
-}
-
-Layout in_context(ContextParallel kind, int cp, int tp = 1) {
-  return with([&](Layout& layout) {
-    layout.cp = cp;
-    layout.cp_kind = kind;
-    layout.tp = tp;
-    layout.sequence_parallel = tp > 1;
-  });
 }
 
 Layout in_shards(int tp) {
@@ -69,7 +58,7 @@ std::vector<Layout> layouts() {
         layout.shard_size = 2;
         layout.recompute = models::Recompute::Selective;
       })};
-  for (const ContextParallel kind : kKinds) {
+  for (const ContextParallel kind : kContextKinds) {
     all.push_back(recomputed(in_context(kind, 2, 2), models::Recompute::Selective));
   }
   all.push_back(in_context(ContextParallel::Ring, 4));
@@ -140,7 +129,7 @@ TEST(DropoutParity, SoItIsWithFusedAttentionGroupedQueriesAndRotaryPositions) {
       changed(in_shards(2), [](Layout& layout) { layout.microbatch_size = 2; }),
       recomputed(in_pipeline(ScheduleKind::Interleaved, 2), models::Recompute::Full),
       in_pipeline(ScheduleKind::ZbV, 2), in_context(ContextParallel::Ring, 4)};
-  for (const ContextParallel kind : kKinds) some.push_back(in_context(kind, 2));
+  for (const ContextParallel kind : kContextKinds) some.push_back(in_context(kind, 2));
   expect_one_process(both(kLlamaDropout, use_flash), some);
 }
 

@@ -15,22 +15,9 @@ using planner::Plan;
 using planner::ScheduleKind;
 
 constexpr int kSteps = 2;
-constexpr auto kKinds = {ContextParallel::AllGather, ContextParallel::Ring,
-                         ContextParallel::AllToAll};
 
 Layout with(const std::function<void(Layout&)>& change) {
-  Layout layout;
-  change(layout);
-  return layout;
-}
-
-Layout in_context(ContextParallel kind, int cp, int tp = 1) {
-  return with([&](Layout& layout) {
-    layout.cp = cp;
-    layout.cp_kind = kind;
-    layout.tp = tp;
-    layout.sequence_parallel = tp > 1;
-  });
+  return changed(Layout{}, change);
 }
 
 std::vector<Layout> layouts() {
@@ -49,7 +36,7 @@ std::vector<Layout> layouts() {
                             layout.zero_stage = 3;
                             layout.recompute = models::Recompute::Full;
                           })};
-  for (const ContextParallel kind : kKinds) {
+  for (const ContextParallel kind : kContextKinds) {
     all.push_back(in_context(kind, 2, 2));
     all.push_back(in_context(kind, 4));
   }
@@ -118,7 +105,7 @@ TEST(Flash, InBf16LayoutsEqualOneProcess) {
     plan.training.global_batch_size = kBf16Batch;
   };
   const Curve truth = train({.layout = {}, .change = change}, kSteps);
-  for (const ContextParallel kind : kKinds) {
+  for (const ContextParallel kind : kContextKinds) {
     SCOPED_TRACE(to_string(kind));
     expect_equal_in_bf16(train({.layout = in_context(kind, 2), .change = change}, kSteps), truth);
   }

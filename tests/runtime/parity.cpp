@@ -9,6 +9,15 @@
 
 namespace foresail::testing {
 
+planner::Layout in_context(models::ContextParallel kind, int cp, int tp) {
+  planner::Layout layout;
+  layout.cp = cp;
+  layout.cp_kind = kind;
+  layout.tp = tp;
+  layout.sequence_parallel = tp > 1;
+  return layout;
+}
+
 Curve train(const TinyPlan& tiny, int steps) {
   const std::vector<RankResult> ranks = run_job(cli::make_job(make_plan(tiny)), steps);
   for (const RankResult& rank : ranks) {

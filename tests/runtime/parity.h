@@ -8,6 +8,13 @@
 
 namespace foresail::testing {
 
+/// The three ways of cutting sequences.
+inline constexpr auto kContextKinds = {models::ContextParallel::AllGather,
+                                       models::ContextParallel::Ring,
+                                       models::ContextParallel::AllToAll};
+/// Sequences cut for `cp` ranks, and with `tp` > 1 into shards of tensor parallelism too.
+planner::Layout in_context(models::ContextParallel kind, int cp, int tp = 1);
+
 using Curve = std::vector<runtime::StepSummary>;
 
 /// Steps of `tiny`; all ranks must agree on losses and norms.
